@@ -102,6 +102,17 @@ planted_test_() ->
         ?assertEqual({ok, Found}, placement:map(Cliques, Tree, #{}))
     end}.
 
+%% A table of the distances between all pairs of these nodes would take 3 GB. The process is killed if it needs more than
+%% a twentieth of that.
+large_tree_test_() ->
+    {timeout, 60, fun() ->
+        Leaf = fun(N) -> {leaf, list_to_atom("n" ++ integer_to_list(N))} end,
+        {ok, Tree} = placement_tree:from_vertex({group, root, #{}, [{group, Rack, #{}, [Leaf(Rack * 20 + N) || N <- lists:seq(1, 20)]} || Rack <- lists:seq(1, 1000)]}),
+        {_, Monitor} = spawn_opt(fun() -> exit(placement:map([{V, V + 1, 1} || V <- lists:seq(1, 999)], Tree, #{distances => [10, 1]})) end,
+                                 [monitor, {max_heap_size, #{size => 20000000, kill => true, error_logger => false}}]),
+        receive {'DOWN', Monitor, process, _, Result} -> ?assertMatch({ok, #{places := #{1 := _, 1000 := _}}}, Result) end
+    end}.
+
 latency_test() ->
     {ok, Tree} = placement_tree:from_vertex({group, top, #{median_us => 90.0}, [{group, low, #{median_us => 2.0}, [{leaf, a}, {leaf, b}]}, {leaf, c}]}),
     ?assertMatch({ok, #{cost := 12.0, places := #{1 := _}}}, placement:map([{1, 2, 6}], Tree, #{distances => latency, capacity => #{a => 1, b => 1, c => 1}})),

@@ -29,9 +29,8 @@
 -type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
 
 -define(DEFAULTS, #{imbalance => 0.03, distances => tree, seed => 1, tries => 2}).
-%% The limit keeps sums of weights times distances within small integers.
+%% The limit keeps sums of weights times distances within small integers; that of distances is in placement_map_distances.
 -define(MOST_WEIGHT, (1 bsl 38)).
--define(MOST_DISTANCE, (1 bsl 18)).
 -define(PASSES, 6).
 -define(SMALL, 300).
 -define(SMALL_TRIES, 6).
@@ -145,14 +144,14 @@ mapped(Weights, ProcessLoads, Capacity, Tree, #{nodes := Nodes, distances := Kin
     Names = lists:sort(maps:keys(ProcessLoads)),
     Most = list_to_tuple(Capacity),
     Graph = numbered(Weights, Names, ProcessLoads),
-    Rows = rows(Tree, Nodes, Kind),
+    ByNumber = list_to_tuple(Nodes),
     Parts = parts(placement_tree:packed(Tree), maps:from_list(lists:zip(Nodes, lists:seq(1, length(Nodes))))),
-    Blocks = in_own_process(fun() -> blocks(Graph, Parts, Most, Rows, Setting) end),
+    Distances = distances(Parts, ByNumber, Tree, Kind),
+    Blocks = in_own_process(fun() -> blocks(Graph, Parts, Most, Distances, Setting) end),
     case misfit(Blocks, Graph, Most) of
         none -> ok;
         Vertex -> throw({does_not_fit, lists:nth(Vertex, Names)})
     end,
-    ByNumber = list_to_tuple(Nodes),
     Places = maps:from_list(lists:zip(Names, [element(Block, ByNumber) || Block <- Blocks])),
     Empty = maps:from_list([{Node, 0} || Node <- Nodes]),
     #{places => Places, cost => cost(Weights, Places, Tree, Kind),
@@ -182,7 +181,7 @@ distance(Levels, Tree, One, Other) ->
 %% Numbers the processes in the order of their names, and converts the weights to whole numbers.
 numbered(Weights, Names, ProcessLoads) ->
     Numbers = maps:from_list(lists:zip(Names, lists:seq(1, length(Names)))),
-    Scale = scale([Weight || {_, _, Weight} <- Weights], lists:sum([Weight || {_, _, Weight} <- Weights]), ?MOST_WEIGHT),
+    Scale = placement_map_graph:scale([Weight || {_, _, Weight} <- Weights], lists:sum([Weight || {_, _, Weight} <- Weights]), ?MOST_WEIGHT),
     Arcs = lists:foldl(fun({A, A, _}, Acc) -> Acc;
                           ({A, B, Weight}, Acc) ->
                                case round(Weight * Scale) of
@@ -202,34 +201,8 @@ grouped(V, Count, Arcs) ->
 own(V, [{V, U, Weight} | Rest], Own) -> own(V, Rest, [U, Weight | Own]);
 own(_, Rest, Own) -> {Own, Rest}.
 
-%% Returns 1 if the numbers are already whole and small enough.
-scale(Numbers, Largest, Most) ->
-    case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of
-        true -> 1;
-        false when Largest > 0 -> Most / Largest;
-        false -> 1
-    end.
-
-%% Returns a row of whole distances for each node. All nodes of a group have the same distances to nodes outside of the
-%% group, so distances are looked up only once for each pair of groups.
-rows(Tree, Nodes, Kind) ->
-    Depth = placement_tree:depth(Tree),
-    Groups = [case placement_tree:way(Tree, Node, Depth) of {ok, [_ | _] = Way} -> lists:droplast(Way); {ok, []} -> [] end || Node <- Nodes],
-    Members = maps:to_list(maps:groups_from_list(fun({Group, _}) -> Group end, fun({_, Node}) -> Node end, lists:zip(Groups, Nodes))),
-    Between = [[between(Kind, Tree, One, Other) || {_, Other} <- Members] || {_, One} <- Members],
-    All = lists:append(Between),
-    Scale = scale(All, lists:max(All), ?MOST_DISTANCE),
-    Whole = list_to_tuple([list_to_tuple([round(Distance * Scale) || Distance <- Row]) || Row <- Between]),
-    Numbers = maps:from_list(lists:zip([Group || {Group, _} <- Members], lists:seq(1, length(Members)))),
-    ByNode = [map_get(Group, Numbers) || Group <- Groups],
-    list_to_tuple([begin
-                       Row = element(Own, Whole),
-                       setelement(Block, list_to_tuple([element(Group, Row) || Group <- ByNode]), 0)
-                   end || {Block, Own} <- lists:zip(lists:seq(1, length(Nodes)), ByNode)]).
-
-%% Returns the distance between two nodes of the same group, or between nodes of two groups.
-between(Kind, Tree, [One | _] = Group, Group) -> distance(Kind, Tree, One, lists:last(Group));
-between(Kind, Tree, [One | _], [Other | _]) -> distance(Kind, Tree, One, Other).
+distances(Parts, ByNumber, Tree, Kind) ->
+    placement_map_distances:new(Parts, fun(One, Other) -> distance(Kind, Tree, element(One, ByNumber), element(Other, ByNumber)) end).
 
 %% Returns the tree with block numbers as leaves, without the nodes that are not used.
 parts({leaf, Node}, Numbers) ->
@@ -273,22 +246,22 @@ guard(Pid) ->
 
 %% Small graphs take little time, so they are mapped several times and the cheapest mapping is taken. Half of the attempts
 %% fill the nodes one after another.
-blocks({Arcs, _} = Graph, Parts, Most, Rows, #{seed := Seed, tries := Tries}) ->
+blocks({Arcs, _} = Graph, Parts, Most, Distances, #{seed := Seed, tries := Tries}) ->
     Ways = case tuple_size(Arcs) =< ?SMALL of
                true -> [{Fill, Number} || Number <- lists:seq(1, ?SMALL_TRIES), Fill <- [even, filled]];
                false -> [{even, 1}]
            end,
-    {_, Blocks} = lists:min([once(Graph, Parts, Most, Rows, {Tries, Fill, {Seed, Number}}) || {Fill, Number} <- Ways]),
+    {_, Blocks} = lists:min([once(Graph, Parts, Most, Distances, {Tries, Fill, {Seed, Number}}) || {Fill, Number} <- Ways]),
     Blocks.
 
-once({Arcs, _} = Graph, Parts, Most, Rows, How) ->
+once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
     Count = tuple_size(Arcs),
     Blocks = atomics:new(max(1, Count), []),
     ok = multisected(Graph, lists:seq(1, Count), Parts, Most, How, Blocks),
-    ok = fitted(Graph, Blocks, Most, Rows),
-    ok = placement_map_refine:refined(Graph, Blocks, Most, Rows, ?PASSES),
+    ok = fitted(Graph, Blocks, Most, Distances),
+    ok = placement_map_refine:refined(Graph, Blocks, Most, Distances, ?PASSES),
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
-    {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
+    {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
 
 %% Bisects the graph until each part is assigned to a single node. Traffic between the root's children costs most, so the
 %% cuts between these are made several times and the best result is taken. After the first cut both sides continue
@@ -356,16 +329,16 @@ bound(even, Load, Own, Other, Part, Most) ->
 %% If processes have different loads, some nodes may be overloaded after the cuts. The excess processes are then moved to
 %% nodes with spare capacity, each to the node where it costs least. If that is not enough, all processes are placed from
 %% scratch, starting with the largest.
-fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
+fitted({Arcs, Loads} = Graph, Blocks, Most, Distances) ->
     Count = tuple_size(Arcs),
     Full = placement_map_refine:loads(Graph, Blocks, tuple_size(Most)),
     Largest = [V || {_, V} <- lists:sort([{-element(V, Loads), V} || V <- lists:seq(1, Count)])],
     Out = taken_out(lists:reverse(Largest), Loads, Blocks, Full, Most, []),
-    case put_in(Out, Arcs, Loads, Blocks, Full, Most, Rows) of
+    case put_in(Out, Arcs, Loads, Blocks, Full, Most, Distances) of
         ok -> ok;
         full ->
             Empty = atomics:new(tuple_size(Most), []),
-            _ = put_in(Largest, Arcs, Loads, Blocks, Empty, Most, Rows),
+            _ = put_in(Largest, Arcs, Loads, Blocks, Empty, Most, Distances),
             ok
     end.
 
@@ -380,19 +353,19 @@ taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
     end;
 taken_out([], _, _, _, _, Out) -> Out.
 
-put_in([V | Rest], Arcs, Loads, Blocks, Full, Most, Rows) ->
+put_in([V | Rest], Arcs, Loads, Blocks, Full, Most, Distances) ->
     Load = element(V, Loads),
-    case [{cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0), Block} || Block <- lists:seq(1, tuple_size(Most)), atomics:get(Full, Block) + Load =< element(Block, Most)] of
+    case [{cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0), Block} || Block <- lists:seq(1, tuple_size(Most)), atomics:get(Full, Block) + Load =< element(Block, Most)] of
         [] -> full;
         Open ->
             {_, Block} = lists:min(Open),
             ok = atomics:put(Blocks, V, Block),
             ok = atomics:add(Full, Block, Load),
-            put_in(Rest, Arcs, Loads, Blocks, Full, Most, Rows)
+            put_in(Rest, Arcs, Loads, Blocks, Full, Most, Distances)
     end;
 put_in([], _, _, _, _, _, _) -> ok.
 
-cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * element(atomics:get(Blocks, U), Row));
+cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * placement_map_distances:to(atomics:get(Blocks, U), Row));
 cost_at([], _, _, Sum) -> Sum.
 
 %% Returns the first process that is in an overloaded block.
@@ -414,27 +387,20 @@ format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in whi
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-scale_test_() ->
-    [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
-
-%% The result is the same as that of a lookup for each pair of nodes, but takes far less work.
-rows_test_() ->
-    Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 400)],
+%% The distances are the same as those of a look-up for each pair of nodes, also if some nodes of the tree are not used.
+distances_test_() ->
+    Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 200)],
     {ok, Tree} = placement_tree:from_paths(Paths),
-    Nodes = placement_tree:leaf_order(Tree),
-    Direct = fun(Kind) ->
-        Table = [[distance(Kind, Tree, One, Other) || Other <- Nodes] || One <- Nodes],
-        Scale = scale(lists:append(Table), lists:max(lists:append(Table)), ?MOST_DISTANCE),
-        list_to_tuple([list_to_tuple([round(Distance * Scale) || Distance <- Row]) || Row <- Table])
-    end,
-    [{timeout, 60, fun() ->
-        {reductions, Before} = process_info(self(), reductions),
-        Rows = rows(Tree, Nodes, Kind),
-        {reductions, Between} = process_info(self(), reductions),
-        ?assertEqual(Direct(Kind), Rows),
-        {reductions, After} = process_info(self(), reductions),
-        ?assertMatch({Few, Many} when 3 * Few < Many, {Between - Before, After - Between})
-    end} || Kind <- [tree, [7, 3, 2, 1], [0.5, 0.25, 0.1, 0]]].
+    [?_test(begin
+         Nodes = [Node || {Node, true} <- lists:zip(placement_tree:leaf_order(Tree), [N rem Used =:= 0 || N <- lists:seq(1, 200)])],
+         Blocks = lists:seq(1, length(Nodes)),
+         Parts = parts(placement_tree:packed(Tree), maps:from_list(lists:zip(Nodes, Blocks))),
+         Distances = distances(Parts, list_to_tuple(Nodes), Tree, Kind),
+         Table = [[distance(Kind, Tree, One, Other) || Other <- Nodes] || One <- Nodes],
+         Scale = placement_map_graph:scale(lists:append(Table), lists:max(lists:append(Table)), 1 bsl 18),
+         ?assertEqual([[round(Distance * Scale) || Distance <- Row] || Row <- Table],
+                      [[placement_map_distances:to(Block, placement_map_distances:from(Own, Distances)) || Block <- Blocks] || Own <- Blocks])
+     end) || Kind <- [tree, [7, 3, 2, 1], [0.5, 0.25, 0.1, 0]], Used <- [1, 2, 9]].
 
 halves_test_() ->
     [?_assertEqual(Want, halves(Parts, {1, 1, 1, 1, 8}))

@@ -7,7 +7,7 @@
 %% shrink as quickly as meshes.
 -module(placement_map_graph).
 
--export([size/1, levels/3, part/2, sorted_at_random/1]).
+-export([size/1, scale/3, levels/3, part/2, sorted_at_random/1]).
 
 -export_type([graph/0, arcs/0, level/0]).
 
@@ -22,6 +22,16 @@
 %% @doc Returns the number of vertices.
 -spec size(graph()) -> non_neg_integer().
 size({Arcs, _}) -> tuple_size(Arcs).
+
+%% @doc Returns a factor that makes these numbers, of which `Largest' is the largest or the sum, at most `Most'. It is 1 if
+%% they are already whole and small enough.
+-spec scale([number()], Largest :: number(), Most :: pos_integer()) -> number().
+scale(Numbers, Largest, Most) ->
+    case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of
+        true -> 1;
+        false when Largest > 0 -> Most / Largest;
+        false -> 1
+    end.
 
 %% @doc Returns the numbers 1 to N in random order, using the random number state of the process.
 -spec sorted_at_random(non_neg_integer()) -> [pos_integer()].
@@ -137,3 +147,10 @@ kept([U, Weight | Rest], New) ->
         V -> [V, Weight | kept(Rest, New)]
     end;
 kept([], _) -> [].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+scale_test_() ->
+    [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
+-endif.

@@ -10,10 +10,10 @@
 -export([refined/5, loads/3]).
 
 -record(context, {arcs :: tuple(), loads :: tuple(), blocks :: atomics:atomics_ref(), full :: atomics:atomics_ref(), most :: tuple(),
-                  distances :: tuple(), locked :: atomics:atomics_ref(), patience :: pos_integer()}).
+                  distances :: placement_map_distances:distances(), locked :: atomics:atomics_ref(), patience :: pos_integer()}).
 
-%% @doc Changes the blocks in place. `Most' contains the maximum load of each block, and `Distances' a row for each block.
--spec refined(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Most :: tuple(), Distances :: tuple(), Passes :: pos_integer()) -> ok.
+%% @doc Changes the blocks in place. `Most' contains the maximum load of each block.
+-spec refined(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Most :: tuple(), placement_map_distances:distances(), Passes :: pos_integer()) -> ok.
 refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
     Count = tuple_size(Arcs),
     Context = #context{arcs = Arcs, loads = Loads, blocks = Blocks, full = loads(Graph, Blocks, tuple_size(Most)), most = Most, distances = Distances,
@@ -56,7 +56,7 @@ best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
         Others ->
             Sums = summed(lists:sort(Others)),
             #context{loads = Loads, distances = Distances} = Context,
-            best_of(Sums, Sums, cost(Sums, element(From, Distances), 0), From, element(V, Loads), How, Context, none)
+            best_of(Sums, Sums, cost(Sums, placement_map_distances:from(From, Distances), 0), From, element(V, Loads), How, Context, none)
     end.
 
 %% Groups the neighbours by block. The result is empty if all of them are in the vertex's own block.
@@ -71,12 +71,12 @@ summed([{B, One}, {B, Other} | Rest]) -> summed([{B, One + Other} | Rest]);
 summed([First | Rest]) -> [First | summed(Rest)];
 summed([]) -> [].
 
-cost([{Block, Weight} | Rest], Row, Sum) -> cost(Rest, Row, Sum + Weight * element(Block, Row));
+cost([{Block, Weight} | Rest], Row, Sum) -> cost(Rest, Row, Sum + Weight * placement_map_distances:to(Block, Row));
 cost([], _, Sum) -> Sum.
 
 best_of([{From, _} | Rest], Sums, Now, From, Load, How, Context, Best) -> best_of(Rest, Sums, Now, From, Load, How, Context, Best);
 best_of([{Block, _} | Rest], Sums, Now, From, Load, How, #context{distances = Distances} = Context, Best) ->
-    Gain = Now - cost(Sums, element(Block, Distances), 0),
+    Gain = Now - cost(Sums, placement_map_distances:from(Block, Distances), 0),
     Better = case Best of none -> true; {Known, _, _} -> Gain > Known end,
     case Better andalso {has_room(Block, Load, Context), How} of
         false -> best_of(Rest, Sums, Now, From, Load, How, Context, Best);
@@ -161,16 +161,16 @@ partner([], _, _, _, _, _, _, Best, _) -> Best.
 %% Returns the gain of U if V moves in the opposite direction. The distance between the two vertices does not change, but
 %% both gains include the traffic between them as saved, so that part is subtracted.
 gain(U, Block, From, V, #context{arcs = Arcs, blocks = Blocks, distances = Distances}) ->
-    Here = element(Block, Distances),
-    There = element(From, Distances),
-    gain(element(U, Arcs), Blocks, Here, There, V, 2 * element(From, Here), 0).
+    Here = placement_map_distances:from(Block, Distances),
+    There = placement_map_distances:from(From, Distances),
+    gain(element(U, Arcs), Blocks, Here, There, V, 2 * placement_map_distances:to(From, Here), 0).
 
 gain([V, Weight | Rest], Blocks, Here, There, V, Apart, Sum) ->
     Block = atomics:get(Blocks, V),
-    gain(Rest, Blocks, Here, There, V, Apart, Sum + Weight * (element(Block, Here) - element(Block, There) - Apart));
+    gain(Rest, Blocks, Here, There, V, Apart, Sum + Weight * (placement_map_distances:to(Block, Here) - placement_map_distances:to(Block, There) - Apart));
 gain([U, Weight | Rest], Blocks, Here, There, V, Apart, Sum) ->
     Block = atomics:get(Blocks, U),
-    gain(Rest, Blocks, Here, There, V, Apart, Sum + Weight * (element(Block, Here) - element(Block, There)));
+    gain(Rest, Blocks, Here, There, V, Apart, Sum + Weight * (placement_map_distances:to(Block, Here) - placement_map_distances:to(Block, There)));
 gain([], _, _, _, _, _, Sum) -> Sum.
 
 undone([{V, Block} | Rest], Blocks) ->
