@@ -71,6 +71,16 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
     return item->mode & kept & ~(preserve ? 0 : writer->mask);
 }
 
+/* Like rd_writer_mode, but as with cp, an existing file keeps its permissions. */
+static mode_t final_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned,
+                         const struct stat *there)
+{
+    mode_t mode = rd_writer_mode(writer, item, is_owned);
+
+    return there && !writer->copy.preserve ? (mode & ~(mode_t)0777) | (there->st_mode & 0777)
+                                           : mode;
+}
+
 /* The order matters: a new owner clears set-id bits, an unprivileged user can set attributes only
  * while that user has write permission, and a new mode changes the ACL. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
@@ -79,18 +89,16 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
     struct timespec times[2];
     struct stat is;
     bool is_owned = writer->copy.owner && rd_attributes_own(attributes, fd);
-    mode_t mode = rd_writer_mode(writer, item, is_owned), writable;
+    mode_t mode = final_mode(writer, item, is_owned, there), writable;
 
     if (writer->copy.owner && !is_owned)
         rd_writer_warn_of_owner(writer, item->path);
+    /* As with cp, an existing file keeps its owner if root runs the copy. */
     if (there && !writer->copy.owner && !writer->copy.preserve && writer->is_root &&
         !(now && now->st_uid == there->st_uid && now->st_gid == there->st_gid) &&
         fchown(fd, there->st_uid, there->st_gid) < 0)
         rd_warn(&writer->complaints, item->path,
                 "cannot keep the owner of the file that it replaces: %s", strerror(errno));
-    /* As with cp, an existing file keeps its permissions and, if root runs the copy, its owner. */
-    if (there && !writer->copy.preserve)
-        mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
     /* A new directory inherits the set-group-id bit from its parent. */
     if (item->kind == RD_ITEM_LEAVE && !is_owned && !writer->copy.preserve && fstat(fd, &is) == 0)
         mode |= is.st_mode & S_ISGID;
@@ -254,14 +262,24 @@ static void note(rd_file_t *file)
         rd_note_remove(file->fd); /* left by an earlier copy */
 }
 
-/* Returns the initial mode of a new part: its final mode, unless the existing file, an owner or an
- * ACL may be stricter. A large part must never appear writable for others, because the next copy
- * would then not trust it. */
+/* Returns the file whose permissions the new one keeps unless -p is given, or NULL if there is
+ * none. In a new tree an existing file of this name can only be an earlier attempt of our own. */
+static const struct stat *replaced(const rd_writer_t *writer, const rd_file_t *file)
+{
+    bool is_there = file->is_seen && S_ISREG(file->there.st_mode) && !writer->is_private;
+
+    return file->has_old ? &file->old : is_there ? &file->there : NULL;
+}
+
+/* Returns the initial mode of a new part: its final mode if that is known, which saves a call,
+ * because nobody may open a part who may not open the file. A large part must never appear writable
+ * for others, because the next copy would then not trust it. */
 static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
 {
-    bool is_known = file->is_small && writer->copy.preserve && !rd_attributes_wanted(&writer->copy);
+    bool is_known = file->is_small && (writer->copy.preserve || file->is_seen) &&
+                    !rd_attributes_wanted(&writer->copy);
 
-    return is_known ? rd_writer_mode(writer, &file->item, false) & 0755 : 0600;
+    return is_known ? final_mode(writer, &file->item, false, replaced(writer, file)) & 0755 : 0600;
 }
 
 void rd_file_open(rd_writer_t *writer, rd_file_t *file)
@@ -357,15 +375,11 @@ static bool is_written(const rd_file_t *file)
     return twin >= 0 && close(twin) == 0;
 }
 
-/* Sets the attributes. In a new tree an existing file of this name can only be an earlier attempt
- * of our own, so none of its attributes are preserved. */
 static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
 {
-    bool is_there = file->is_seen && S_ISREG(file->there.st_mode) && !writer->is_private;
-    const struct stat *there = file->has_old ? &file->old : is_there ? &file->there : NULL;
-
     return rd_writer_attributes(writer, &file->attributes, file->fd,
-                                file->is_known ? &file->is : NULL, &file->item, there);
+                                file->is_known ? &file->is : NULL, &file->item,
+                                replaced(writer, file));
 }
 
 /* Renames a part to its final name, which is either free or belongs to a file that we have
