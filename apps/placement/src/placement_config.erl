@@ -5,7 +5,7 @@
 %% returns it.
 -module(placement_config).
 
--export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
+-export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, topology/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
 %% The limit for the function of an attribute is shorter than the deadline of a choice, so that a single slow function
@@ -31,6 +31,7 @@ options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "A file with attributes that this node serves."}, fun(_) -> true end},
      {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. With none it is derived from Slurm, or from region, zone and host."}, fun is_path/1},
+     {topology, none, "none or declared", {start, "With `declared` the nodes that have this option publish a tree of their declared places whenever one of them connects or goes down. With none only your calls change the tree."}, fun(Value) -> Value =:= none orelse Value =:= declared end},
      {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that does not set one."}, fun is_ms/1},
      {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry does not set one."}, fun is_ms/1},
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long a node remembers a group that it has left, at least."}, fun is_ms/1},
@@ -82,3 +83,7 @@ group_memory_ms() -> value(group_memory).
 %% drained.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
+
+%% @doc Returns whether the tree is made from the declared places of the connected nodes ({@link placement_declared}).
+-spec topology() -> none | declared.
+topology() -> value(topology).

@@ -41,6 +41,7 @@ tables() ->
 children() ->
     [server(Module, []) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]]
         ++ [server(placement_child_server, [erlang:monotonic_time(millisecond)])]
+        ++ [(server(placement_declared, []))#{restart => transient} || placement_config:topology() =:= declared]
         ++ [(server(placement_stop, []))#{restart => transient} || placement_config:drain_ms() > 0].
 
 server(Module, Arguments) -> #{id => Module, start => {Module, start_link, Arguments}, shutdown => 2000}.

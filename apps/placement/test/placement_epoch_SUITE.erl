@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([epochs/1, publishers_agree/1, changes_reach_the_others/1, changes_at_once_are_all_kept/1, a_node_finds_its_place/1, a_job_with_a_bad_pair/1]).
+-export([epochs/1, publishers_agree/1, changes_reach_the_others/1, changes_at_once_are_all_kept/1, a_node_finds_its_place/1, a_job_with_a_bad_pair/1, follows_the_nodes/1]).
 
 -import(placement_two_sites, [call/5, nodes_of/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [epochs, publishers_agree, changes_reach_the_others, changes_at_once_are_all_kept, a_node_finds_its_place, a_job_with_a_bad_pair].
+all() -> [epochs, publishers_agree, changes_reach_the_others, changes_at_once_are_all_kept, a_node_finds_its_place, a_job_with_a_bad_pair, follows_the_nodes].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -140,3 +140,40 @@ a_job_with_a_bad_pair(Config) ->
     _ = Between([{"c", C}, {"d", D}], fun(_) -> Cookie end),
     [true = call(Config, "b", net_kernel, connect_node, [Node]) || Node <- [C, D]],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), nodes_of(Config)]).
+
+%% With the option, the tree contains every connected node that has it, also after a partition, and no other node.
+follows_the_nodes(_Config) ->
+    Start = fun(Name, Arguments) -> beamway_placement_nodes:start([Name], #{args => Arguments}) end,
+    Declared = fun(Name, Path) -> Start(Name, ["-placement", "topology", "declared", "-placement", "path", Path]) end,
+    Connect = fun(Cluster) -> [ok = beamway_placement_nodes:connect(Cluster, Name) || {Name, _, _} <- Cluster] end,
+    Agree = fun(Cluster) ->
+        Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
+        case lists:usort(beamway_placement_nodes:all(Cluster, placement_topology, current, [])) of
+            [{_, Tree}] -> placement_tree:nodes(Tree) =:= Nodes andalso Tree;
+            _ -> false
+        end
+    end,
+    Plain = Start("plain", []),
+    [{_, _, A}] = One = Declared("one", "[s1,r1]"),
+    [{_, _, B}] = Two = Declared("two", "[s1,r1]"),
+    [{_, _, C}] = Three = Declared("three", "[s2,r1]"),
+    _ = Connect(Plain ++ One ++ Two ++ Three),
+    Distances = fun(Cluster, Node, Others) -> Tree = beamway_peer:wait_until(fun() -> Agree(Cluster) end, 60000), [placement_tree:distance(Tree, Node, Other) || Other <- Others] end,
+    ?assertEqual([{ok, 0.5}, {ok, 1.0}], Distances(One ++ Two ++ Three, A, [B, C])),
+    ?assertEqual([none], beamway_placement_nodes:all(Plain, placement, topology, [])),
+    [{_, _, D}] = Four = Declared("four", "[s2,r1]"),
+    All = One ++ Two ++ Three ++ Four,
+    _ = Connect(All),
+    ?assertEqual([{ok, 1.0}, {ok, 0.5}], Distances(All, C, [A, D])),
+    %% A message that is sent at the same time may connect the nodes again.
+    Sides = fun() ->
+        _ = [beamway_placement_nodes:all(One ++ Two, erlang, disconnect_node, [Node]) || Node <- [C, D]],
+        Agree(One ++ Two) =/= false andalso Agree(Three ++ Four) =/= false
+    end,
+    true = beamway_peer:wait_until(Sides, 60000),
+    _ = Connect(All),
+    ?assertEqual([{ok, 0.5}, {ok, 1.0}, {ok, 1.0}], Distances(All, A, [B, C, D])),
+    %% This node has the smallest name, so it has published the last tree.
+    ok = beamway_placement_nodes:stop(Four),
+    ?assertEqual([{ok, 0.5}, {ok, 1.0}], Distances(One ++ Two ++ Three, A, [B, C])),
+    ok = beamway_placement_nodes:stop(Plain ++ One ++ Two ++ Three).

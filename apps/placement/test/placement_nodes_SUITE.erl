@@ -532,7 +532,7 @@ bad_environment(_Config) ->
                     {error, {placement, {Text, _}}} = application:ensure_all_started(placement),
                     ok = application:unset_env(placement, Name),
                     lists:flatten(Text)
-                end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
+                end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {topology, mesh}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
         ok = application:set_env(placement, path, "/site/rack1"),
         {ok, _} = application:ensure_all_started(placement),
         %% The node's place is the one that was configured as a string.
@@ -542,6 +542,7 @@ bad_environment(_Config) ->
     end),
     ?assertMatch(["placement: the parameter deadlin is not known; expected one of builtins, attributes, path, " ++ _,
                   "placement: path = rack1 is not valid; expected a list of names, from the root down",
+                  "placement: topology = mesh is not valid; expected none or declared",
                   "placement: deadline = soon is not valid; expected milliseconds, at most 2147483647",
                   "placement: deadline = 2147483648 is not valid; expected milliseconds, at most 2147483647",
                   "placement: limit = 4294967296 is not valid; expected milliseconds, at most 2147483647",
