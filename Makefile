@@ -111,11 +111,11 @@ test-cut:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=$(if $(FORCE),force,yes)) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
 
-## test-drain: 100 drains of a node with 20,000 processes that hold 500 MB in all, on four nodes under 100 callers, and 100 more with a node killed in the middle (an hour or more; DRAINS=n CHILDREN=n)
+## test-drain: 100 drains of a node with 20,000 processes that hold 500 MB in all, on four nodes under 100 callers, and 100 more with a node killed in the middle (hours; DRAINS=n CHILDREN=n STORE=1)
 test-drain:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@BEAMWAY_TEST_DRAINS=$(or $(DRAINS),100) BEAMWAY_TEST_CHILDREN=$(or $(CHILDREN),20000) TEST_MINUTES=240 scripts/run-tests $(or $(T),placement_drain_SUITE)
+	@BEAMWAY_TEST_DRAINS=$(or $(DRAINS),100) $(if $(STORE),BEAMWAY_TEST_DRAINS_STORE=yes) BEAMWAY_TEST_CHILDREN=$(or $(CHILDREN),20000) TEST_MINUTES=$$((90 + 6 * $(or $(DRAINS),100))) scripts/run-tests $(or $(T),placement_drain_SUITE)
 
 ## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1, FORCE=1 (needs root)
 test-ticks:
