@@ -132,7 +132,8 @@ refused(Answer, Reason, State) ->
     State.
 
 leaving(State, Given, Handled, Module, Caller, Answer) ->
-    case [{has, What, Items} || {What, [_ | _] = Items} <- belongings(Caller), not lists:member(What, Handled)] of
+    Tables = tables(),
+    case [{has, What, Items} || {What, [_ | _] = Items} <- belongings(Caller) ++ [{tables, [ets:info(Table, name) || Table <- Tables]}], not lists:member(What, Handled)] of
         [Reason | _] -> refused(Answer, Reason, State);
         [] ->
             Alias = alias(),
@@ -148,7 +149,7 @@ leaving(State, Given, Handled, Module, Caller, Answer) ->
                     Caller ! {?MODULE, resumed, self()},
                     State;
                 {end_now, Reason} -> ends(Reason);
-                {commit, New, Go, Watcher} -> commit(New, Go, Watcher, Caller)
+                {commit, New, Go, Watcher} -> commit(New, Go, Watcher, Caller, Tables)
             end
     end.
 
@@ -177,13 +178,14 @@ parent() ->
     end.
 
 belongings(Caller) ->
-    Self = self(),
     Parent = parent(),
-    [{links, Links}, {monitors, Monitors}] = process_info(Self, [links, monitors]),
+    [{links, Links}, {monitors, Monitors}] = process_info(self(), [links, monitors]),
     [{ports, [Link || Link <- Links, is_port(Link)]},
      {links, [Link || Link <- Links, is_pid(Link), Link =/= Parent, Link =/= Caller]},
-     {monitors, [Monitored || {_, Monitored} <- Monitors]},
-     {tables, [ets:info(Table, name) || Table <- ets:all(), ets:info(Table, owner) =:= Self]}].
+     {monitors, [Monitored || {_, Monitored} <- Monitors]}].
+
+%% Looks at every table of the node, so it is called only once for each move.
+tables() -> [Table || Table <- ets:all(), ets:info(Table, owner) =:= self()].
 
 %% sys catches exceptions in the function, so the process must exit outside of it.
 -spec ends(term()) -> no_return().
@@ -194,10 +196,10 @@ ends(Reason) -> proc_lib:hibernate(?MODULE, ended, [Reason]).
 ended(Reason) -> exit(Reason).
 
 %% From here on the process only forwards messages. Hibernating discards its stack, and with it the state.
-commit(New, Go, Watcher, Caller) ->
+commit(New, Go, Watcher, Caller, Tables) ->
     _ = process_flag(trap_exit, true),
     Parent = parent(),
-    ok = let_go(belongings(Caller)),
+    ok = let_go(belongings(Caller), Tables),
     Monitor = monitor(process, New),
     _ = put(?FORWARDS, New),
     Go ! {Go, go},
@@ -206,11 +208,11 @@ commit(New, Go, Watcher, Caller) ->
     proc_lib:hibernate(?MODULE, forwarding, [{New, Monitor, Parent, Caller, Watcher, is_statem(callback_module(self()))}]).
 
 %% Releases the ports, links and tables that the new process creates again, as if the old process had exited.
-let_go(Belongings) ->
+let_go(Belongings, Tables) ->
     Has = fun(What) -> proplists:get_value(What, Belongings, []) end,
     _ = [catch port_close(Port) || Port <- Has(ports)],
     _ = [begin true = unlink(Pid), exit(Pid, shutdown) end || Pid <- Has(links)],
-    _ = [catch ets:delete(Table) || Table <- ets:all(), ets:info(Table, owner) =:= self()],
+    _ = [catch ets:delete(Table) || Table <- Tables],
     ok.
 
 is_statem(Module) ->
