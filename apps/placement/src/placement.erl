@@ -235,9 +235,9 @@ with_lease(Lease, Pid) ->
 %% Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by default all
 %% nodes that are connected now and those that join later), `grace' (the grace period, 5000 ms), `voters' (5; the child
 %% runs only while more than half of that many nodes are connected), `replace_after' (30000 ms: how long a voter must be
-%% disconnected before another node replaces it), `settle' (30000 ms: how long both the old and the new voters are asked
-%% during such a replacement), `restart' (permanent) and `shutdown' (5000), both as in a supervisor's child
-%% specification.
+%% disconnected before another node replaces it), `settle' (30000 ms, or six times `grace' if that is longer: how long
+%% both the old and the new voters are asked during such a replacement), `restart' (permanent) and `shutdown' (5000),
+%% both as in a supervisor's child specification.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).

@@ -69,7 +69,7 @@
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
-    Full = maps:merge(#{nodes => [node() | nodes()], follow => not is_map_key(nodes, Options), grace => ?GRACE_MS, voters => ?VOTERS, replace_after => ?REPLACE_MS, settle => ?SETTLE_MS}, Options),
+    Full = maps:merge(#{nodes => [node() | nodes()], follow => not is_map_key(nodes, Options), grace => ?GRACE_MS, voters => ?VOTERS, replace_after => ?REPLACE_MS, settle => settle(maps:get(grace, Options, ?GRACE_MS))}, Options),
     case {[{Key, Value} || {Key, Value} <- maps:to_list(Full), not is_option(Key, Value)], placement_query:compile(Query)} of
         {[], {ok, _}} when is_map_key(name, Full) ->
             #{name := Name, nodes := Nodes, voters := Most} = Full,
@@ -79,6 +79,11 @@ start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module)
         {[], _} -> {error, {bad_option, name, missing}};
         {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
     end.
+
+%% When a lease expires, a voter must still remember that it has heard from the holder within the settle time, or the votes
+%% of restarted voters would never count. So this time must be much longer than a grace period.
+settle(Grace) when is_integer(Grace), Grace > ?SETTLE_MS div 6, Grace =< 600000 -> 6 * Grace;
+settle(_) -> ?SETTLE_MS.
 
 is_option(name, _) -> true;
 is_option(nodes, [_ | _] = Nodes) -> lists:all(fun is_atom/1, Nodes);
@@ -359,3 +364,9 @@ release(#{name := Name} = Spec, Holder) ->
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),
     ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+settle_test_() -> [?_assertEqual(Ms, settle(Grace)) || {Ms, Grace} <- [{30000, 400}, {30000, 5000}, {180000, 30000}, {3600000, 600000}, {30000, 600001}, {30000, long}]].
+-endif.
