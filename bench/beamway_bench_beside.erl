@@ -89,9 +89,9 @@ metrics(#{paths := Paths}) ->
             || lists:member(loopback, Paths), {loopback, Name, Own, Others} <- compared(), lists:member(Name, ["shm", "tcp"]), What <- [p50, p99]].
 
 compared() ->
-    [{loopback, "shm", beamway, [tcp]}, {loopback, "tcp", beamway_tcp, [tcp]}, {loopback, "tls", beamway_tls, [tls]}
+    [{loopback, "shm", beamway, [tcp]}, {loopback, "tcp", beamway_tcp, [tcp]}, {loopback, "tls", beamway_tls, [tls, beamway_tcp]}
      | [{Path, Name ++ Tag, Own, Others} || {Path, Name} <- [{veth, "veth"}, {path_1ms, "path"}, {path_20ms, "path_20ms"}],
-                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp]}, {"_tls", beamway_tls, [tls]}]]].
+                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp]}, {"_tls", beamway_tls, [tls, beamway_tcp]}]]].
 
 metric(rate) -> #{unit => <<"MB/s">>, better => higher};
 metric(_) -> #{unit => <<"us">>, better => lower}.

@@ -130,7 +130,7 @@ metrics(#{peers := Peers}) ->
                    key(What, io_lib:format("~ts to ~b peers in turn", [words(?PEERS_RATE), Count])), Own, [tcp])
             || {Name, Own} <- [{"paced", beamway}, {"paced_tcp", beamway_tcp}], Count <- Peers, What <- [cpu, p50, p99, switches, syscalls]].
 
-carriers() -> [{"paced", beamway, [tcp, tcp_tuned]}, {"paced_tcp", beamway_tcp, [tcp, tcp_tuned]}, {"paced_tls", beamway_tls, [tls]}].
+carriers() -> [{"paced", beamway, [tcp, tcp_tuned]}, {"paced_tcp", beamway_tcp, [tcp, tcp_tuned]}, {"paced_tls", beamway_tls, [tls, beamway_tcp]}].
 
 metric(Name, Unit, Key, Contender, Baselines) ->
     #{name => iolist_to_binary(Name), unit => Unit, better => lower, key => iolist_to_binary(Key), contender => Contender, baselines => Baselines}.
@@ -144,5 +144,8 @@ unit(_) -> <<"us">>.
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{peers => [20, 100]})],
     ?assertEqual([], [<<"paced_cpu_1">>, <<"paced_tcp_p50_100">>, <<"paced_tls_p99_4000">>, <<"paced_tcp_cpu_peers_100">>, <<"paced_idle">>] -- Names),
-    ?assertEqual(lists:usort(Names), lists:sort(Names)).
+    ?assertEqual(lists:usort(Names), lists:sort(Names)),
+    %% What encryption costs a lone call.
+    ?assert(lists:all(fun(#{name := Name, baselines := Baselines}) -> binary:match(Name, <<"_tls_">>) =:= nomatch orelse lists:member(beamway_tcp, Baselines) end,
+                      metrics(#{peers => []}))).
 -endif.

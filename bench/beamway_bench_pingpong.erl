@@ -47,7 +47,7 @@ with_mpi({error, Why}, false, Settings) -> {ok, Settings#{mpi => none, warnings 
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, beamway, beamway_tcp]),
+    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, tls, beamway, beamway_tcp, beamway_tls]),
            measure => fun(Cluster) ->
                               maps:merge(sizes(Cluster, ?SIZES, Settings), beside_bulk(Cluster, Settings))
                       end},
@@ -130,7 +130,8 @@ metrics(#{}) ->
                           {<<"rtt_1m">>, 1 bsl 20, beamway, [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, openmpi]},
                           {<<"rtt_64_rdma">>, 64, beamway_rdma, [tcp, tcp_tuned]},
                           {<<"rtt_1m_rdma">>, 1 bsl 20, beamway_rdma, [tcp, tcp_tuned]},
-                          {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned, tcp_mptcp]}]])
+                          {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned, tcp_mptcp]},
+                          {<<"tls_rtt_64">>, 64, beamway_tls, [tls, beamway_tcp]}]])
         ++ lists:append([with_p99(Name, Key, beamway_poll, [tcp, beamway_poll_off])
                          || {Name, Key} <- [{<<"rtt_64_quiet">>, <<"round trip 64 B, quiet">>},
                                             {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]])
@@ -138,6 +139,7 @@ metrics(#{}) ->
         %% Tuned TCP was not tuned for this; see beamway_bench_beside.
         ++ with_p99(<<"rtt_64_beside_1m">>, ?BESIDE, beamway, [tcp, unix])
         ++ with_p99(<<"tcp_link_rtt_64_beside_1m">>, ?BESIDE, beamway_tcp, [tcp])
+        ++ with_p99(<<"tls_rtt_64_beside_1m">>, ?BESIDE, beamway_tls, [tls, beamway_tcp])
         ++ [#{name => Name, unit => <<"messages/s">>, better => higher, key => ?MILLION, contender => Own, baselines => Baselines}
             || {Name, Own, Baselines} <- [{<<"pings">>, beamway, [tcp, tcp_tuned, tcp_mptcp, unix]}, {<<"tcp_link_pings">>, beamway_tcp, [tcp, tcp_tuned, tcp_mptcp]}]].
 
@@ -150,8 +152,8 @@ with_p99(Name, Key, Own, Baselines) ->
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
-    Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
-              <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>, <<"pings">>, <<"tcp_link_pings">>],
+    Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"tcp_link_rtt_64">>, <<"tls_rtt_64">>, <<"rtt_64_quiet">>,
+              <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>, <<"tls_rtt_64_beside_1m">>, <<"pings">>, <<"tcp_link_pings">>],
     ?assertEqual([], Wanted -- Names).
 
 mpi_is_left_out_or_asked_for_test_() ->
