@@ -11,7 +11,7 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([key_of_the_cookie/1, new_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
          peer_with_certificates/1, prefer/1, bad_options/1, default_cookie/1, nothing_readable/1, replay/1, reflection/1, call_to_itself/1, truncation/1, changed_bytes/1,
-         garbage/1, silent_strangers/1, flood_of_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
+         garbage/1, silent_strangers/1, flood_of_strangers/1, downgrade/1, the_command/1, remote_shell/1, no_carrier/1]).
 
 -define(WAIT_MS, 20000).
 %% A little more than net_setuptime.
@@ -22,12 +22,13 @@
 -define(ADDRESSES, 20).
 -define(OPEN, 50).
 -define(STEP_MS, 200).
+-define(LEFT_KB, 4096).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [key_of_the_cookie, new_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
-     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, flood_of_strangers, downgrade, the_command, no_carrier].
+     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, flood_of_strangers, downgrade, the_command, remote_shell, no_carrier].
 
 init_per_testcase(Case, Config) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Case),
@@ -270,6 +271,61 @@ the_command(Config) ->
     ?assertMatch({match, _}, re:run(Ask(["BEAMWAY_ENCRYPT=true ", Name, "=", File, " "]), [" tls .*", key(PeerA, NodeB)])),
     ?assertMatch({match, _}, re:run(Ask(""), "did not answer|refused the connection")),
     ?assertMatch({match, _}, re:run(Ask("BEAMWAY_ENCRYPT=true "), "refused the connection")).
+
+%% `erl -remsh' connects as a hidden node: with the options of the other node it gets a shell there, and without them nothing.
+remote_shell(Config) ->
+    {_, Environment} = key_file(Config, "keys", [new_key()]),
+    {Peer, Node} = start(Config, "b", Environment),
+    InClear = shell_on(Node, []),
+    ok = says(Config, "b", "it calls in clear, and this node has encrypt true"),
+    ?assertEqual([], beamway_peer:call(Peer, erlang, nodes, [hidden])),
+    ok = end_shell(InClear),
+    Shell = shell_on(Node, [{"BEAMWAY_ENCRYPT", "true"} | Environment]),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Peer, erlang, nodes, [hidden]) =/= [] end, ?WAIT_MS),
+    [Hidden] = beamway_peer:call(Peer, erlang, nodes, [hidden]),
+    true = port_command(Shell, "{here, node()}.\n"),
+    ok = shows(Shell, io_lib:format("{here,~p}", [Node]), <<>>),
+    ?assertMatch(<<"key file ", _:8/binary>>, key(Peer, Hidden)),
+    ok = end_shell(Shell).
+
+%% The shell needs a terminal, which `script' provides.
+shell_on(Node, Environment) ->
+    Words = [beamway_peer:erl(), "-pa", beamway_peer:ebin(), "-proto_dist", "beamway", "-hidden", "-sname", beamway_peer:unique_name("bw"), "-setcookie", "beamway_test",
+             "-remsh", atom_to_list(Node)],
+    open_port({spawn_executable, os:find_executable("timeout")},
+              [{args, ["120", "script", "-qefc", lists:flatten(lists:join(" ", lists:flatmap(fun words/1, Words))), "/dev/null"]},
+               {env, [{"BEAMWAY_LINKS", "tcp"} | Environment]}, binary, exit_status, stderr_to_stdout]).
+
+words([First | _] = Words) when is_list(First) -> Words;
+words(Word) -> [Word].
+
+%% Waits until the terminal shows the text; the typed line does not contain it.
+shows(Shell, Text, Before) ->
+    receive
+        {Shell, {data, Bytes}} ->
+            Seen = <<Before/binary, Bytes/binary>>,
+            case string:find(Seen, unicode:characters_to_binary(Text)) of
+                nomatch -> shows(Shell, Text, Seen);
+                _ -> ok
+            end;
+        {Shell, {exit_status, Status}} -> error({shell_ended, Status, Before})
+    after ?WAIT_MS * beamway_runner:slowness() -> error({not_shown, Before})
+    end.
+
+%% `timeout' passes the signal on, and the shell ends with its terminal. In clear it may have ended before.
+end_shell(Shell) ->
+    _ = case erlang:port_info(Shell, os_pid) of
+            {os_pid, OsPid} -> os:cmd("kill " ++ integer_to_list(OsPid));
+            undefined -> ended
+        end,
+    ended(Shell).
+
+ended(Shell) ->
+    receive
+        {Shell, {exit_status, _}} -> ok;
+        {Shell, {data, _}} -> ended(Shell)
+    after ?WAIT_MS * beamway_runner:slowness() -> error(shell_goes_on)
+    end.
 
 %% The application alone encrypts nothing, and logs this.
 no_carrier(Config) ->
