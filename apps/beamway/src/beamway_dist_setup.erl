@@ -170,7 +170,7 @@ allowed(_Stream, Allowed) ->
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, [First | _] = Packet} when (?BEGINS_RESUMPTION(First)), is_port(Stream) orelse element(1, Stream) =:= beamway_stream_psk ->
-            beamway_resume:answer(Stream, Packet);
+            beamway_resumption:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
             ok = beamway_fault_path:pass_by_name(beamway_wire:name(Packet), infinity),
@@ -185,9 +185,9 @@ first_packet(Stream) ->
     end.
 
 answer_resume(Socket) ->
-    case beamway_resume:asked(Socket) of
+    case beamway_resumption:asked(Socket) of
         {ok, [First | _] = Packet} when ?BEGINS_RESUMPTION(First) ->
-            beamway_resume:answer(Socket, Packet);
+            beamway_resumption:answer(Socket, Packet);
         {ok, _} ->
             ?LOG_WARNING("beamway: no TLS connection with ~ts: it speaks no TLS", [beamway_stream:peer_text(Socket)]),
             ?shutdown(no_node);

@@ -11,7 +11,7 @@
 %% packet delays only its own attempt. From then on only one attempt at a time continues: it states how many bytes this side has read, and this side
 %% gives up the connection that it still has, if any.</dd>
 %% </dl>
-%% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link answer/2}).
+%% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link beamway_resumption}).
 %%
 %% If a link is to have several connections, there is one more process on the node that established the first connection, the {@link spreading/4.
 %% spreader}. It replaces the single connection with the first of several, and then adds others until there are enough.
@@ -22,9 +22,9 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([begin_session/2, watch/1, handle/2, asked/1, answer/2]).
+-export([begin_session/2, watch/1, handle/2]).
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
--export_type([link/0]).
+-export_type([link/0, info/0]).
 
 %% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for a few
 %% milliseconds.
@@ -37,9 +37,6 @@
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
-%% The answering node waits at most this long for a connected peer's session to be registered.
--define(BEGIN_MS, 1000).
--define(BEGIN_PAUSE_MS, 5).
 -define(CALL_MS, 5000).
 -define(LOOK_MS, 500).
 -define(LOOK_PAUSE_MS, 25).
@@ -57,8 +54,6 @@
 -define(FAR_CONNECTIONS, 8).
 %% The minimum ring size for an encrypted connection that accompanies a ring. That connection carries no data.
 -define(RING_MIN_BYTES, 65536).
-%% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
--define(TLS_FIRST, 20).
 
 -type link() :: port() | {ring, port()}.
 %% Either a port whose connection carries the data, or a port with a ring, whose connection only reports the peer's exit.
@@ -321,7 +316,7 @@ join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
 -spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
-    case call(Keeper, paths) of
+    case beamway_resumption:call(Keeper, paths) of
         {ok, _Number, Paths} ->
             case is_enough(Wanted, Paths) orelse not beamway_links:may_spread(Paths) of
                 true -> ok;
@@ -351,34 +346,13 @@ ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
 ask(Kind, Keeper, #{address := Address} = Info) ->
     case connected(Info, Address) of
-        {ok, Stream} -> ask(Kind, fun() -> ok end, Keeper, Info, Stream);
+        {ok, Stream} -> beamway_resumption:ask(Kind, fun() -> ok end, Keeper, Info, Stream);
         {error, Reason} -> {failed, Reason}
     end.
 
 reply({Pid, Reference}, Reply) ->
     Pid ! {Reference, Reply},
     ok.
-
-call(Keeper, Request) ->
-    Monitor = monitor(process, Keeper),
-    Keeper ! request({self(), Monitor}, Request),
-    receive
-        {Monitor, Reply} ->
-            demonitor(Monitor, [flush]),
-            Reply;
-        {'DOWN', Monitor, process, _, _} ->
-            {error, no_session}
-    after ?CALL_MS ->
-        demonitor(Monitor, [flush]),
-        {error, timeout}
-    end.
-
-request(From, {detach, Number, Kind}) -> {detach, From, Number, Kind};
-request(From, {join, Number, Join}) -> {join, From, Number, Join};
-request(From, paths) -> {paths, From};
-request(From, spreads) -> {spreads, From};
-request(From, {attach, Number, Attach}) -> {attach, From, Number, Attach};
-request(From, number) -> {number, From}.
 
 %% ---- the dialer ----
 
@@ -533,7 +507,7 @@ look(Dialer, #{node := Node, family := Family}, Known) ->
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
 attempt({Dialer, Keeper}, Info, Address) ->
     case connected(Info, Address) of
-        {ok, Stream} -> exit(ask(resume, fun() -> chosen(Dialer) end, Keeper, Info, Stream));
+        {ok, Stream} -> exit(beamway_resumption:ask(resume, fun() -> chosen(Dialer) end, Keeper, Info, Stream));
         {error, Reason} -> exit({failed, Reason})
     end.
 
@@ -555,246 +529,5 @@ connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, I
     beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS);
 connected(_InClear, Family, Ip, Port) ->
     Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
-
-%% `GoOn' returns once this attempt may change the state on both sides.
-ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
-    Caller = beamway_session:random(),
-    Talk = #{kind => Kind, key => Key, id => Id, node => Node, caller => Caller},
-    case exchange(Socket, beamway_session:resume(Kind, auth:get_cookie(Node), Id, Caller, node())) of
-        {ok, {challenge, Callee, Number, _} = Challenge} ->
-            case beamway_session:challenge_holds(Talk, Challenge) of
-                true -> challenged(GoOn(), Keeper, Info, Socket, Talk#{callee => Callee}, Number);
-                false -> {failed, challenge}
-            end;
-        {ok, {refuse, _} = Refusal} ->
-            case beamway_session:refuse_holds(auth:get_cookie(Node), {Id, Caller}, Refusal) of
-                true -> refused;
-                false -> {failed, refusal}
-            end;
-        _ ->
-            {failed, no_answer}
-    end.
-
-%% A connection that joins others has the same number as they do.
-challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
-    case call(Keeper, number) of
-        {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, {ok, 0});
-        {ok, _} -> {failed, superseded};
-        {error, Reason} -> {failed, Reason}
-    end;
-challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, Theirs) ->
-    case call(Keeper, number) of
-        {ok, Ours} ->
-            Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number, Kind}));
-        {error, Reason} ->
-            {failed, Reason}
-    end.
-
-%% The previous connection has been given up by now.
-prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
-    case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
-        {ok, {accept, Theirs, _} = Accept} ->
-            case beamway_session:accept_holds(Talk#{position => Position}, Accept) of
-                true -> go_on(Keeper, Info, Talk, Socket, connecting, Theirs);
-                false -> {failed, accept}
-            end;
-        _ ->
-            {failed, no_answer}
-    end;
-prove(_Keeper, _Info, _Socket, _Talk, {error, Reason}) ->
-    {failed, Reason}.
-
-exchange(Stream, Packet) ->
-    case beamway_stream:send(Stream, Packet) of
-        ok -> received(Stream);
-        {error, Reason} -> {error, Reason}
-    end.
-
-received(Stream) ->
-    case beamway_stream:recv(Stream, ?ANSWER_MS) of
-        {ok, Packet} -> beamway_session:decode(Packet);
-        {error, Reason} -> {error, Reason}
-    end.
-
-%% The socket's port may have read bytes beyond the last packet. When another connection succeeds, the keeper stops the dialer, and with it this
-%% process. That must not happen after this process has handed the socket over and before it has reported that, because then no process would close
-%% the socket.
-go_on(Keeper, Link, Talk, Socket, Role, Position) ->
-    _ = process_flag(trap_exit, true),
-    go_on_with(Keeper, Link, Talk, Socket, Role, Position).
-
-go_on_with(Keeper, #{kind := Kind}, Talk, {beamway_stream_psk, #{socket := Socket, port := Port, key := Key}} = Stream, Role, Position) ->
-    Made = case Kind of
-               ring -> made(beamway_stream:keep(Stream), none);
-               tls -> made(beamway_stream_tcp:bound(Socket, Role), Port)
-           end,
-    offered(Keeper, Talk#{secured => #{key => Key}}, Socket, Position, Made);
-go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
-    case inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]) of
-        ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
-        {error, Reason} -> {failed, Reason}
-    end;
-go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
-    case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
-        {{ok, Read}, {ok, Fd}} ->
-            Made = make_link(Link, Role, Talk, Fd, Read),
-            ok = beamway_stream_tcp:bound(Socket, Role),
-            offered(Keeper, Talk, Socket, Position, Made);
-        {_, _} ->
-            {failed, closed}
-    end.
-
-made(ok, Port) -> {ok, Port, <<>>};
-made({error, Reason}, _Port) -> {error, Reason}.
-
-%% The link is created in a separate port, which then hands it over to the link's own port.
-make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
-    case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
-        {ok, Port, _Device} -> {ok, Port, Read};
-        {error, Reason} -> {error, Reason}
-    end;
-make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
-    Place = beamway_encrypt:place(Fd, [{<<0:64>>, beamway_session:tls_key(Talk)}], Read),
-    case over_tls(Role, Place, RingBytes, now_ms() + ?ANSWER_MS) of
-        {ok, Port, _Cipher} -> {ok, Port, <<>>};
-        {error, Reason} -> {error, Reason}
-    end.
-
-over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
-over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
-
-offered(Keeper, Talk, Socket, Position, {ok, Port, Read}) ->
-    case {offer(Port), inet_tcp:controlling_process(Socket, Keeper)} of
-        {{ok, Offer}, ok} -> attached(call(Keeper, attaching(Talk, Socket, Offer, Position, Read)));
-        {{error, Reason}, _} -> {failed, Reason};
-        {_, {error, Reason}} -> {failed, Reason}
-    end;
-offered(_Keeper, _Talk, _Socket, _Position, {error, Reason}) ->
-    {failed, Reason}.
-
-attaching(#{kind := join, number := Number}, Socket, Offer, _Position, Read) -> {join, Number, {Socket, Offer, Read}};
-attaching(#{kind := Kind, number := Number} = Talk, Socket, Offer, Position, Read) -> {attach, Number, {Kind, Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}.
-
-offer(none) -> {ok, none};
-offer(Port) -> beamway_port:offer(Port).
-
-attached(ok) -> ok;
-attached({error, Reason}) -> {failed, Reason}.
-
-%% ---- the answering side ----
-
-%% @doc Returns the packet `resume' if it is the first data on an accepted connection. The connection may instead begin with a TLS handshake, whose
-%% first byte is left unread. If a caller sends nothing, the handshake's timeout applies.
--spec asked(port()) -> {ok, iodata()} | no.
-asked(Socket) ->
-    Unpacked = inet:setopts(Socket, [{packet, raw}]),
-    case Unpacked =:= ok andalso inet_tcp:recv(Socket, 1, infinity) of
-        {ok, First} ->
-            <<Byte>> = iolist_to_binary(First),
-            asked(Byte, First, Socket);
-        _ ->
-            no
-    end.
-
-asked(Byte, First, Socket) when Byte >= ?TLS_FIRST ->
-    _ = inet_tcp:unrecv(Socket, First),
-    no;
-asked(Byte, _First, Socket) ->
-    case inet_tcp:recv(Socket, 1, ?ANSWER_MS) of
-        {ok, Second} ->
-            <<Low>> = iolist_to_binary(Second),
-            packet(inet_tcp:recv(Socket, max(1, Byte * 256 + Low), ?ANSWER_MS), Socket);
-        {error, _} ->
-            exit(shutdown)
-    end.
-
-packet({ok, Packet}, Socket) ->
-    ok = inet:setopts(Socket, [{packet, 2}]),
-    {ok, Packet};
-packet({error, _}, _Socket) ->
-    exit(shutdown).
-
-%% @doc Answers a connection that began with `resume'. The calling connection process always exits afterwards.
--spec answer(beamway_stream:stream(), iodata()) -> no_return().
-answer(Socket, Packet) ->
-    case beamway_session:decode(Packet) of
-        {ok, {resume, Kind, Id, Caller, Name, _Mac} = Resume} ->
-            _ = beamway_fault_path:pass_by_name(Name, ?CONNECT_MS) =:= ok orelse exit(shutdown),
-            answer(beamway_links:session(Id), Socket, #{kind => Kind, id => Id, node => node(), caller => Caller}, Resume);
-        {error, _} ->
-            beamway_links:resume_refused(),
-            exit(shutdown)
-    end.
-
--spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
-%% An encrypted link does not accept a connection in clear text, and vice versa.
-answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
-    beamway_links:resume_refused(),
-    exit(shutdown);
-answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, #{kind := Kind} = Asked, {resume, _, _, _, Name, _} = Resume) ->
-    Callee = beamway_session:random(),
-    Talk = Asked#{key => Key, callee => Callee},
-    Spreads = Kind =:= spread andalso beamway_session:resume_holds(cookie(Name), Resume),
-    case call(Keeper, case Spreads of true -> spreads; false -> number end) of
-        {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
-        {error, _} -> exit(shutdown)
-    end;
-answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, Name, _} = Resume) ->
-    Cookie = cookie(Name),
-    Holds = beamway_session:resume_holds(Cookie, Resume),
-    case Holds andalso begun(Id, Name, now_ms() + ?BEGIN_MS) of
-        {ok, _} = Link ->
-            answer(Link, Socket, Asked, Resume);
-        _ ->
-            beamway_links:resume_refused(),
-            _ = Holds andalso beamway_stream:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
-            exit(shutdown)
-    end.
-
-%% The peer may have lost the connection before this side completed the handshake. So if the peer is connected but its session is not registered yet,
-%% this waits for the session.
-begun(Id, Name, Until) ->
-    case beamway_links:session(Id) of
-        {ok, Link} -> {ok, Link};
-        error ->
-            Begins = now_ms() < Until andalso lists:member(Name, [atom_to_binary(Node) || Node <- nodes(connected)]),
-            Begins andalso receive after ?BEGIN_PAUSE_MS -> begun(Id, Name, Until) end
-    end.
-
-%% Does not create an atom for a name, because anybody may send one.
-cookie(Node) ->
-    try auth:get_cookie(binary_to_existing_atom(Node))
-    catch error:_ -> erlang:get_cookie()
-    end.
-
--spec proved(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), term()) -> no_return().
-proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
-    case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, ready(Keeper, Talk, Number));
-        false -> beamway_links:resume_refused(), exit(shutdown)
-    end;
-proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
-    exit(shutdown).
-
-%% Returns the number of bytes that this side has read, if it can accept the connection.
-ready(Keeper, #{kind := join}, Number) ->
-    case call(Keeper, paths) of
-        {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};
-        {ok, _, _} -> {error, superseded};
-        {error, Reason} -> {error, Reason}
-    end;
-ready(Keeper, #{kind := Kind}, Number) ->
-    call(Keeper, {detach, Number, Kind}).
-
--spec accept(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
-accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
-    case beamway_stream:send(Socket, beamway_session:accept(Talk, Position, Own)) of
-        ok -> _ = go_on(Keeper, Link, Talk, Socket, accepting, Position), exit(shutdown);
-        {error, _} -> exit(shutdown)
-    end;
-accept(_Keeper, _Link, _Socket, _Talk, _Position, {error, _}) ->
-    beamway_links:resume_refused(),
-    exit(shutdown).
 
 now_ms() -> erlang:monotonic_time(millisecond).
