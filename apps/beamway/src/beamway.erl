@@ -239,11 +239,9 @@ reload_driver() ->
     beamway_driver:loaded().
 
 %% @doc Makes new TLS connections use the current contents of the certificate files. Otherwise ssl caches the files for up to two minutes. Existing
-%% connections are not affected.
+%% connections are not affected, unless the option `renew_connections' is set: then the links over TLS move to new connections.
 -spec reload_certificates() -> ok.
-reload_certificates() ->
-    _ = lists:keymember(ssl, 1, application:which_applications()) andalso ssl:clear_pem_cache(),
-    lists:foreach(fun({Role, Seconds}) -> beamway_links:certificate_ends(Role, {ok, Seconds}) end, beamway_tls_options:expiries()).
+reload_certificates() -> beamway_renewal:reload().
 
 -ifdef(TEST).
 

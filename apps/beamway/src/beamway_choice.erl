@@ -5,7 +5,7 @@
 %% waits for an agreement that the other does not start.
 -module(beamway_choice).
 
--export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, connections/2]).
+-export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, renews/1, connections/2]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -77,6 +77,11 @@ hears_load(_Theirs) -> false.
 -spec compresses(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
 compresses(#{compresses := Ours}, {ok, #{compresses := Theirs}}) -> Ours andalso Theirs;
 compresses(_Ours, _Theirs) -> false.
+
+%% @doc Returns whether the peer can answer if this node moves their link to a new connection with certificates.
+-spec renews(Theirs :: beamway_wire:found()) -> boolean().
+renews({ok, #{renews := Renews}}) -> Renews;
+renews(_Theirs) -> false.
 
 %% @doc Returns the number of connections for a link between the two nodes; with `auto' it depends on the path.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.

@@ -34,6 +34,7 @@
                     allow_faults := boolean(),
                     encrypt := boolean() | prefer,
                     encrypt_key_file := string(),
+                    renew_connections := boolean(),
                     classes := [beamway_classes:named()]}.
 %% {@link table/0} describes each option.
 
@@ -91,6 +92,9 @@ options() ->
      {encrypt_key_file, "", "an absolute path",
       "A file with one or two keys from beamway keygen. The node calls with the first key and accepts both. It reads the file again for each connection. Without a file the key comes from the cookie.",
       fun path/1},
+     {renew_connections, false, "true or false",
+      "With certificates: when the files have changed, moves every link over TLS to a new connection, for which both nodes show and check their current certificates."
+      " Links stay up. Without it only later connections use the new files.", fun boolean/1},
      {classes, [],
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",

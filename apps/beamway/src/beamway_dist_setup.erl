@@ -169,7 +169,7 @@ allowed(_Stream, Allowed) ->
 %% dist_util.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
-        {ok, [First | _] = Packet} when (?BEGINS_RESUMPTION(First)), is_port(Stream) orelse element(1, Stream) =:= beamway_stream_psk ->
+        {ok, [First | _] = Packet} when ?BEGINS_RESUMPTION(First) ->
             beamway_resumption:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
@@ -400,7 +400,7 @@ complete_session(Stream, Node) ->
             Key = beamway_session:key(auth:get_cookie(Node), Said),
             ok = beamway_resume:begin_session(Keeper,
                                               #{kind => Kind, ring_bytes => RingBytes, key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
-                                                encrypted => is_encrypted(Stream), family => Family, address => Called, from => From, resume_ms => ResumeMs,
+                                                encrypted => is_encrypted(Stream), renews => Kind =:= tls andalso not is_encrypted(Stream) andalso beamway_choice:renews(get_state(peer)), family => Family, address => Called, from => From, resume_ms => ResumeMs,
                                                 connections => case Kind of ring -> 1; _ -> beamway_choice:connections(own_extension(Stream), get_state(peer)) end,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),

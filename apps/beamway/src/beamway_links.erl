@@ -15,7 +15,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0, held/0, level_of/1]).
--export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, connections/2, may_spread/1, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
+-export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, sessions/0, resumed/2, connections/2, may_spread/1, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
@@ -229,6 +229,10 @@ session(Id) ->
         [] -> error
     end.
 
+%% @doc Returns all sessions.
+-spec sessions() -> [session()].
+sessions() -> ets:select(?TABLE, [{{{session, '_'}, '$1'}, [], ['$1']}]).
+
 %% @doc Records that the link of that connection process has moved to another connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) ->
           {ok, link()} | error.
@@ -359,7 +363,7 @@ log_only_inet(Reason) ->
 
 largest_extension(#{links := Links}) ->
     #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], used_up => [], takes_tls_over => false,
-      hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none}.
+      hears_load => true, compresses => false, renews => true, resume_ms => 0, listens => 0, connections => none}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

@@ -16,6 +16,9 @@
 %% If a link is to have several connections, there is one more process on the node that established the first connection, the {@link spreading/4.
 %% spreader}. It replaces the single connection with the first of several, and then adds others until there are enough.
 %%
+%% If a node's certificates have changed, a process on that node ({@link renewing/4}) moves the link to a connection for which OTP's ssl checks the
+%% certificates of both sides.
+%%
 %% Both nodes dial, because it may be that only one of them notices the loss, or that only one can reach the other. The connection with the higher
 %% number wins.
 -module(beamway_resume).
@@ -23,7 +26,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([begin_session/2, watch/1, handle/2]).
--export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
+-export([dial/3, dialing/1, attempt/3, look/3, spreading/4, renewing/4, ask_once/3]).
 -export_type([link/0, info/0]).
 
 %% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for a few
@@ -52,6 +55,9 @@
 -define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
+%% The first pause after an attempt to renew a connection has failed. It doubles each time.
+-define(RENEW_PAUSE_MS, 1000).
+-define(RENEW_PAUSE_MAX_MS, 300000).
 %% The minimum ring size for an encrypted connection that accompanies a ring. That connection carries no data.
 -define(RING_MIN_BYTES, 65536).
 
@@ -60,9 +66,10 @@
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
-                  connections := auto | 1..8, encrypted := boolean(), connection := pid()}.
-%% With `encrypted', each connection uses TLS from its first byte (beamway_stream_psk). `address' is the address at which the peer listens, as far as
-%% this node knows. `from' is the address from which the peer called, or `called' if this node called the peer.
+                  connections := auto | 1..8, encrypted := boolean(), renews := boolean(), connection := pid()}.
+%% With `encrypted', each connection uses TLS from its first byte (beamway_stream_psk). `renews' means that the link may move to a new connection with
+%% certificates. `address' is the address at which the peer listens, as far as this node knows. `from' is the address from which the peer called, or
+%% `called' if this node called the peer.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -88,9 +95,10 @@ handle({detach, From, Number, Kind}, Port) ->
     case Detached of {ok, _} -> detached; {error, _} -> ok end;
 handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
 handle({number, From}, _Port) -> reply(From, number(get(session)));
-handle({spreads, From}, _Port) -> reply(From, spreads(get(session)));
+handle({expect, From, Cause, Ms}, _Port) -> reply(From, expect(Cause, Ms, get(session)));
 handle({paths, From}, Port) -> reply(From, paths(Port, get(session)));
 handle({join, From, Number, Join}, Port) -> reply(From, join(Number, Join, Port, get(session)));
+handle({renew, AfterMs}, _Port) -> renew(AfterMs, get(session));
 handle(thin, Port) -> thin(Port, get(session));
 handle(look_for_thin, Port) -> save(with_spreader(0, Port, get(session)));
 handle(without_dialer, _Port) -> without_dialer(get(session));
@@ -119,17 +127,21 @@ lost(Reason, Port, undefined) ->
     after ?CALL_MS ->
         exit(connection_closed)
     end;
-lost(Reason, _Port, Session) ->
+lost(Reason, _Port, #{info := Info} = Session) ->
     forget_socket(get(socket)),
-    down(cause(Reason, Session, now_ms()), start_ms(maps:get(info, Session)), Session).
+    case cause(Reason, Session, now_ms()) of
+        Reason -> down(Reason, start_ms(Info), Session);
+        Expected -> down(Expected, ?MADE_MS, Session)
+    end.
 
-%% The driver may report that the last connection has closed before the proof of the first of several arrives.
-cause(connection_finished, #{spreads_until := Until}, Now) when Now < Until -> spreads;
+%% The driver may report that the last connection has closed before the proof for the connection that replaces it arrives. The peer's kernel resets
+%% the connection if it held data that the peer had not read.
+cause(Reason, #{expected := {Cause, Until}}, Now) when Now < Until, Reason =:= connection_finished orelse Reason =:= connection_closed -> Cause;
 cause(Reason, _Session, _Now) -> Reason.
 
-%% A link that is spreading has given up its connection on purpose.
-down(spreads, StartMs, #{state := up} = Session) ->
-    save(with_dialer(StartMs, (maps:remove(spreads_until, Session))#{state := {down, now_ms()}, cause := spreads}));
+%% A link that spreads, or moves to a connection with new certificates, has given up its connection on purpose.
+down(Cause, StartMs, #{state := up} = Session) when Cause =:= spreads; Cause =:= certificates ->
+    save(with_dialer(StartMs, (maps:remove(expected, Session))#{state := {down, now_ms()}, cause := Cause}));
 down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
     ok = beamway_recorder:note(Connection, {lost, Reason}),
     save(with_dialer(StartMs, Session#{state := {down, now_ms()}, cause := Reason}));
@@ -187,11 +199,12 @@ detach(_Number, _Kind, _Port, undefined) ->
 detach(_Number, spread, _Port, #{info := #{connections := 1}}) ->
     {error, one_connection};
 detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
-    Session = case Kind of spread -> Before#{spread_at => now_ms()}; resume -> Before end,
+    Session = case Kind of spread -> Before#{spread_at => now_ms()}; _ -> Before end,
     case detach_link(Port, Number) of
         {ok, Position} ->
             forget_socket(get(socket)),
             Cause = case {Kind, Session} of
+                        {certificates, _} -> certificates;
                         {resume, #{cause := none}} -> peer_dials;
                         {spread, #{cause := none}} -> spreads;
                         {_, #{cause := Known}} -> Known
@@ -291,10 +304,11 @@ look_again(#{state := up, spreader := _}) ->
     ok;
 look_again(_Session) -> ok.
 
-spreads(#{state := up, number := Number} = Session) ->
-    ok = save(Session#{spreads_until => now_ms() + ?ANSWER_MS}),
+%% The peer has announced that it will replace the connection.
+expect(Cause, Ms, #{state := up, number := Number} = Session) ->
+    ok = save(Session#{expected => {Cause, now_ms() + Ms}}),
     {ok, Number};
-spreads(Session) ->
+expect(_Cause, _Ms, Session) ->
     number(Session).
 
 paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
@@ -320,7 +334,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
         {ok, _Number, Paths} ->
             case is_enough(Wanted, Paths) orelse not beamway_links:may_spread(Paths) of
                 true -> ok;
-                false -> spread_on(Keeper, Info, PauseMs, spread(Keeper, Info, Paths))
+                false -> spread_on(Keeper, Info, PauseMs, asked_once(case Paths of {0, _} -> spread; _ -> join end, Keeper, Info))
             end;
         {error, timeout} ->
             spread_on(Keeper, Info, PauseMs, {failed, timeout});
@@ -332,22 +346,47 @@ spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
 %% This runs in a separate process, whose exit closes the sockets that it has not handed over.
-spread(Keeper, Info, {Connections, _RttUs}) ->
-    Kind = case Connections of 0 -> spread; _ -> join end,
+asked_once(Kind, Keeper, Info) ->
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
     receive
         {'DOWN', Monitor, process, Attempt, ok} -> ok;
+        {'DOWN', Monitor, process, Attempt, {failed, Why}} -> {failed, Why};
         {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
     end.
 
 %% @private The result is passed as the exit reason.
--spec ask_once(spread | join, pid(), info()) -> no_return().
+-spec ask_once(spread | join | renew, pid(), info()) -> no_return().
 ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
 ask(Kind, Keeper, #{address := Address} = Info) ->
-    case connected(Info, Address) of
-        {ok, Stream} -> beamway_resumption:ask(Kind, fun() -> ok end, Keeper, Info, Stream);
+    {Letter, Connected} = case Kind of
+                              renew -> {resume, with_certificates(Info, Address)};
+                              _ -> {Kind, connected(Info, Address)}
+                          end,
+    case Connected of
+        {ok, Stream} -> beamway_resumption:ask(Letter, fun() -> ok end, Keeper, Info, Stream);
         {error, Reason} -> {failed, Reason}
+    end.
+
+%% ---- a connection with new certificates
+
+%% The process that is killed here only waits, because each attempt is a process of its own.
+renew(AfterMs, #{info := #{renews := true} = Info} = Session) ->
+    _ = [exit(Renewer, kill) || #{renewer := Renewer} <- [Session]],
+    save(Session#{renewer => spawn(?MODULE, renewing, [self(), Info, ?RENEW_PAUSE_MS, AfterMs])});
+renew(_AfterMs, _Session) -> ok.
+
+%% @private Tries until an attempt succeeds or the link ends. Until then the link keeps the connection that it has.
+-spec renewing(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
+renewing(Keeper, #{node := Node} = Info, PauseMs, AfterMs) ->
+    receive after AfterMs -> ok end,
+    case is_process_alive(Keeper) andalso asked_once(renew, Keeper, Info) of
+        {failed, Why} ->
+            ?LOG_WARNING("beamway: the link to ~ts has not moved to a connection with the current certificates (~0tp); this node tries again in ~b s",
+                         [Node, Why, PauseMs div 1000]),
+            ?MODULE:renewing(Keeper, Info, min(?RENEW_PAUSE_MAX_MS, 2 * PauseMs), PauseMs);
+        _ ->
+            ok
     end.
 
 reply({Pid, Reference}, Reply) ->
@@ -516,18 +555,25 @@ chosen(Dialer) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
 
-connected(_Info, undefined) ->
+connected(Info, Address) ->
+    reached(Info, Address, fun(Ip, Port) -> connected(Info, Ip, Port) end).
+
+connected(#{encrypted := true, node := Node, family := Family, ring_bytes := RingBytes}, Ip, Port) ->
+    beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS);
+connected(#{encrypted := false, family := Family}, Ip, Port) ->
+    Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
+
+with_certificates(#{family := Family, node := Node} = Info, Address) ->
+    {node, _Name, Host} = dist_util:split_node(Node),
+    reached(Info, Address, fun(Ip, Port) -> beamway_stream_tls:connect(Family, Ip, Port, Host) end).
+
+reached(_Info, undefined, _Connect) ->
     {error, no_address};
-connected(#{family := Family, node := Node} = Info, {Host, Port}) ->
+reached(#{family := Family, node := Node}, {Host, Port}, Connect) ->
     case {beamway_fault_path:pass(Node, ?CONNECT_MS), beamway_epmd:resolved(Family, Host)} of
-        {ok, {ok, Ip}} -> connected(Info, Family, Ip, Port);
+        {ok, {ok, Ip}} -> Connect(Ip, Port);
         {ok, error} -> {error, no_address};
         {{error, Reason}, _} -> {error, Reason}
     end.
-
-connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, Ip, Port) ->
-    beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS);
-connected(_InClear, Family, Ip, Port) ->
-    Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
 now_ms() -> erlang:monotonic_time(millisecond).

@@ -16,6 +16,8 @@
 -define(BEGIN_PAUSE_MS, 5).
 %% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
 -define(TLS_FIRST, 20).
+%% How long the driver may take to move a connection from ssl's processes to itself.
+-define(MOVE_MS, 5000).
 
 -type info() :: beamway_resume:info().
 
@@ -40,7 +42,7 @@ call(Keeper, Request) ->
 request(From, {detach, Number, Kind}) -> {detach, From, Number, Kind};
 request(From, {join, Number, Join}) -> {join, From, Number, Join};
 request(From, paths) -> {paths, From};
-request(From, spreads) -> {spreads, From};
+request(From, {expect, Cause, Ms}) -> {expect, From, Cause, Ms};
 request(From, {attach, Number, Attach}) -> {attach, From, Number, Attach};
 request(From, number) -> {number, From}.
 
@@ -54,7 +56,7 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     case exchange(Socket, beamway_session:resume(Kind, auth:get_cookie(Node), Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
-                true -> challenged(GoOn(), Keeper, Info, Socket, Talk#{callee => Callee}, Number);
+                true -> agreed(GoOn, Keeper, Info, Socket, Talk#{callee => Callee}, Number);
                 false -> {failed, challenge}
             end;
         {ok, {refuse, _} = Refusal} ->
@@ -65,6 +67,26 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
         _ ->
             {failed, no_answer}
     end.
+
+agreed(GoOn, Keeper, Info, Stream, Talk, Number) ->
+    case in_driver(connecting, Info, Stream, Talk) of
+        {ok, Moved} -> challenged(GoOn(), Keeper, Info, Moved, Talk, Number);
+        {error, Reason} -> {failed, Reason}
+    end.
+
+%% If ssl has authenticated both sides, the driver takes the connection over before either of them gives up the old one. The key depends on that of the
+%% link, so nobody else with a valid certificate can be between the two. No connection has the number 0.
+in_driver(Role, #{ring_bytes := RingBytes}, {beamway_stream_tls, Tls}, Talk) ->
+    case beamway_tls_takeover:take_over(Role, Tls, beamway_session:tls_key(Talk#{number => 0}), RingBytes, now_ms() + ?MOVE_MS) of
+        {ok, Socket, Port, Cipher} -> {ok, beamway_stream_psk:of_link(Socket, Port, Cipher)};
+        {error, Reason} -> {error, Reason}
+    end;
+in_driver(_Role, _Link, Stream, _Talk) ->
+    {ok, Stream}.
+
+%% Why the link gives up its connection.
+gives_up(#{encrypted := false}, {beamway_stream_psk, _}, _Kind) -> certificates;
+gives_up(_Link, _Stream, Kind) -> Kind.
 
 %% A connection that joins others has the same number as they do.
 challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
@@ -77,7 +99,7 @@ challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, T
     case call(Keeper, number) of
         {ok, Ours} ->
             Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number, Kind}));
+            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number, gives_up(Info, Socket, Kind)}));
         {error, Reason} ->
             {failed, Reason}
     end.
@@ -115,12 +137,12 @@ go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
 
-go_on_with(Keeper, #{kind := Kind}, Talk, {beamway_stream_psk, #{socket := Socket, port := Port, key := Key}} = Stream, Role, Position) ->
+go_on_with(Keeper, #{kind := Kind}, Talk, {beamway_stream_psk, #{socket := Socket, port := Port} = Known} = Stream, Role, Position) ->
     Made = case Kind of
                ring -> made(beamway_stream:keep(Stream), none);
                tls -> made(beamway_stream_tcp:bound(Socket, Role), Port)
            end,
-    offered(Keeper, Talk#{secured => #{key => Key}}, Socket, Position, Made);
+    offered(Keeper, Talk#{secured => maps:with([key], Known)}, Socket, Position, Made);
 go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
     case inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]) of
         ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
@@ -219,16 +241,16 @@ answer(Socket, Packet) ->
     end.
 
 -spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
-%% An encrypted link does not accept a connection in clear text, and vice versa.
-answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
-    beamway_links:resume_refused(),
-    exit(shutdown);
-answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, #{kind := Kind} = Asked, {resume, _, _, _, Name, _} = Resume) ->
+answer({ok, #{key := Key, keeper := Keeper} = Link}, Stream, #{kind := Kind} = Asked, {resume, _, _, _, Name, _} = Resume) ->
+    fits(Link, Stream, Kind) orelse refuse(),
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
-    Spreads = Kind =:= spread andalso beamway_session:resume_holds(cookie(Name), Resume),
-    case call(Keeper, case Spreads of true -> spreads; false -> number end) of
-        {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
+    Request = case beamway_session:resume_holds(cookie(Name), Resume) of
+                  true -> announced(Stream, Kind);
+                  false -> number
+              end,
+    case call(Keeper, Request) of
+        {ok, Last} -> challenge(Keeper, Link, Stream, Talk, beamway_stream:send(Stream, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
 answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, Name, _} = Resume) ->
@@ -238,10 +260,34 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, N
         {ok, _} = Link ->
             answer(Link, Socket, Asked, Resume);
         _ ->
-            beamway_links:resume_refused(),
             _ = Holds andalso beamway_stream:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
-            exit(shutdown)
+            refuse()
     end.
+
+-spec refuse() -> no_return().
+refuse() ->
+    beamway_links:resume_refused(),
+    exit(shutdown).
+
+%% An encrypted link does not accept a connection in clear text, and vice versa. Over a connection with certificates, a link can only be resumed.
+fits(#{encrypted := true}, {beamway_stream_psk, _}, _Kind) -> true;
+fits(#{encrypted := false}, Socket, _Kind) when is_port(Socket) -> true;
+fits(#{encrypted := false, kind := tls}, {beamway_stream_tls, _}, resume) -> true;
+fits(_Link, _Stream, _Kind) -> false.
+
+%% The peer is about to give up the connection on purpose, so its end is no loss.
+announced({beamway_stream_tls, _}, _Kind) -> {expect, certificates, ?MOVE_MS + ?ANSWER_MS};
+announced(_Stream, spread) -> {expect, spreads, ?ANSWER_MS};
+announced(_Stream, _Kind) -> number.
+
+-spec challenge(pid(), beamway_links:session(), beamway_stream:stream(), map(), ok | {error, term()}) -> no_return().
+challenge(Keeper, Link, Stream, Talk, ok) ->
+    case in_driver(accepting, Link, Stream, Talk) of
+        {ok, Moved} -> proved(Keeper, Link, Moved, Talk, received(Moved));
+        {error, _} -> exit(shutdown)
+    end;
+challenge(_Keeper, _Link, _Stream, _Talk, {error, _}) ->
+    exit(shutdown).
 
 %% The peer may have lost the connection before this side completed the handshake. So if the peer is connected but its session is not registered yet,
 %% this waits for the session.
@@ -262,20 +308,20 @@ cookie(Node) ->
 -spec proved(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), term()) -> no_return().
 proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, ready(Keeper, Talk, Number));
-        false -> beamway_links:resume_refused(), exit(shutdown)
+        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, ready(Keeper, Number, gives_up(Link, Socket, maps:get(kind, Talk))));
+        false -> refuse()
     end;
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
 %% Returns the number of bytes that this side has read, if it can accept the connection.
-ready(Keeper, #{kind := join}, Number) ->
+ready(Keeper, Number, join) ->
     case call(Keeper, paths) of
         {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};
         {ok, _, _} -> {error, superseded};
         {error, Reason} -> {error, Reason}
     end;
-ready(Keeper, #{kind := Kind}, Number) ->
+ready(Keeper, Number, Kind) ->
     call(Keeper, {detach, Number, Kind}).
 
 -spec accept(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
@@ -285,7 +331,6 @@ accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
         {error, _} -> exit(shutdown)
     end;
 accept(_Keeper, _Link, _Socket, _Talk, _Position, {error, _}) ->
-    beamway_links:resume_refused(),
-    exit(shutdown).
+    refuse().
 
 now_ms() -> erlang:monotonic_time(millisecond).

@@ -11,7 +11,7 @@
 -module(beamway_stream_psk).
 -behaviour(beamway_stream).
 
--export([connect/5, dial/6, accept/1, socket/1, key/1, why/1]).
+-export([connect/5, dial/6, accept/1, of_link/3, socket/1, key/1, why/1]).
 -export([kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2, carry/3, keep/1]).
 -export_type([stream/0]).
 
@@ -29,7 +29,8 @@
 -define(RECORD_BYTES, 16640).
 -define(CLEAR_LAST, 19).
 
--type stream() :: {?MODULE, #{socket := port(), port := port(), cipher := binary(), key := binary()}}.
+-type stream() :: {?MODULE, #{socket := port(), port := port(), cipher := binary(), key => binary()}}.
+%% `key' names the key of the cluster; it is missing if the two nodes have another one.
 -type result() :: {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 %% `clear' is returned if `prefer' allows it.
 
@@ -134,6 +135,10 @@ stream(Socket, Keys, {ok, Port, Device}) ->
 stream(Socket, [#{label := Label} | _] = Keys, {error, Reason}) ->
     ok = beamway_port:close(Socket),
     {error, iolist_to_binary([string:replace(Reason, "tls: ", ""), " (this node's key: ", beamway_encrypt:name(Keys, Label), ")"])}.
+
+%% @doc Returns a stream over a link that the caller has set up on this socket, with a key that only the two nodes have.
+-spec of_link(Socket :: port(), Port :: port(), Cipher :: binary()) -> stream().
+of_link(Socket, Port, Cipher) -> {?MODULE, #{socket => Socket, port => Port, cipher => Cipher}}.
 
 %% @doc Returns the underlying socket.
 -spec socket(stream()) -> port().

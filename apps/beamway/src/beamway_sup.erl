@@ -82,7 +82,8 @@ init(links) ->
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
            %% Links do not depend on these.
-           alone(beamway_epmd), alone(beamway_recorder), alone(beamway_fault)]}};
+           alone(beamway_epmd), alone(beamway_recorder), alone(beamway_fault)
+           | [alone(beamway_renewal) || maps:get(renew_connections, beamway_links:config())]]}};
 init({alone, Server}) ->
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => Server, start => {Server, start_link, []}, shutdown => 2000}]}};
 init(application) ->

@@ -9,7 +9,7 @@
 %% the peer's certificate with the host in its node name. OTP 25 itself does not verify anybody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, expiries/0, expiry/1, for_host/2, for_caller/2, of_certificate/2]).
+-export([check/0, read/1, contents/0, expiries/0, expiry/1, for_host/2, for_caller/2, of_certificate/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -21,8 +21,14 @@
 %% @doc Returns whether nodes could connect with the current options.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
+    case both() of
+        {ok, _, _} -> ok;
+        {error, Problem} -> {error, Problem}
+    end.
+
+both() ->
     case {read(server), read(client)} of
-        {{ok, _}, {ok, _}} -> ok;
+        {{ok, Server}, {ok, Client}} -> {ok, Server, Client};
         {{error, Problem}, _} -> {error, Problem};
         {_, {error, Problem}} -> {error, Problem}
     end.
@@ -62,6 +68,14 @@ read(Role) ->
             %% With ktls, ssl does not read on its own, but waits for OTP's own carrier to take over the socket.
             Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
             complete(Role, secure(Role, Options));
+        {error, Problem} -> {error, Problem}
+    end.
+
+%% @doc Returns a checksum of the options and of the contents of all files that they name, so that a caller notices when one of them has changed.
+-spec contents() -> {ok, binary()} | {error, Problem :: binary()}.
+contents() ->
+    case both() of
+        {ok, Server, Client} -> {ok, erlang:md5(term_to_binary([Server, Client | [erl_prim_loader:get_file(File) || {_, File} <- files(Server) ++ files(Client)]]))};
         {error, Problem} -> {error, Problem}
     end.
 
@@ -233,14 +247,14 @@ complete(Role, Options) ->
     end.
 
 readable(Role, Options) ->
-    Files = [{Name, File} || Name <- [certfile, keyfile, cacertfile, dhfile],
-                             File <- proplists:get_all_values(Name, Options)],
-    case [{Name, File, Reason} || {Name, File} <- Files, {error, Reason} <- [readable(File)]] of
+    case [{Name, File, Reason} || {Name, File} <- files(Options), {error, Reason} <- [readable(File)]] of
         [] -> {ok, Options};
         [{Name, File, Reason} | _] ->
             problem("the TLS options of the ~ts: cannot read ~ts ~ts: ~ts",
                     [Role, Name, File, file:format_error(Reason)])
     end.
+
+files(Options) -> [{Name, File} || Name <- [certfile, keyfile, cacertfile, dhfile], File <- proplists:get_all_values(Name, Options)].
 
 %% The file is opened raw, because the distribution starts before the file server.
 readable(File) ->

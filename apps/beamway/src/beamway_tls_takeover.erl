@@ -12,10 +12,10 @@
 %% receives the byte, its own ssl has released the socket, and it knows that the other side's ssl has as well, so it begins.
 %%
 %% All of this runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection stays with
-%% ssl. A later failure closes it.
+%% ssl. A later failure closes it. {@link beamway_resumption} does the same with a later connection of the link, for which both sides already have a key.
 -module(beamway_tls_takeover).
 
--export([run/4, accept/2]).
+-export([run/4, take_over/5, accept/2]).
 
 -include_lib("kernel/include/logger.hrl").
 
@@ -75,6 +75,7 @@ key(Secrets, Said) ->
 
 %% Old copies of the key remain only in the garbage of this process, which continues as the connection's ticker, so the garbage is collected.
 taken_over({ok, Socket, Port, Cipher}, Secret) ->
+    ok = beamway_port:packets(Port, <<>>),
     true = erlang:garbage_collect(),
     {ok, Socket, Port, Cipher, Secret};
 taken_over({error, Reason}, _Secret) ->
@@ -83,6 +84,10 @@ taken_over({error, Reason}, _Secret) ->
 text(Reason) when is_binary(Reason) -> Reason;
 text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 
+%% @doc Moves the connection into the driver, under a key that only the two sides know. Afterwards the port carries bytes. After an error the
+%% connection is lost.
+-spec take_over(connecting | accepting, ssl:sslsocket(), Key :: <<_:256>>, RingBytes :: pos_integer(), Deadline :: integer()) ->
+          {ok, Socket :: port(), Port :: port(), Cipher :: binary()} | {error, Reason :: term()}.
 take_over(Role, Tls, Key, RingBytes, Deadline) ->
     case let_go(close(Tls, Deadline)) of
         {ok, Socket, Read} ->
@@ -92,7 +97,7 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
                     Linked = meet(Role, Socket, Read, beamway_encrypt:place(Fd, [{<<0:64>>, Key}], <<>>), RingBytes, Deadline),
                     _ = inet:setopts(Socket, [Nodelay]),
                     ok = beamway_stream_tcp:bound(Socket, Role),
-                    with_packets(Linked, Socket);
+                    with_socket(Linked, Socket);
                 {_, _} ->
                     {error, closed}
             end;
@@ -175,10 +180,7 @@ await_hello(Socket, WaitMs, Deadline) ->
             {error, Reason}
     end.
 
-with_packets({ok, Port, Cipher}, Socket) ->
-    ok = beamway_port:packets(Port, <<>>),
-    {ok, Socket, Port, Cipher};
-with_packets({error, Reason}, _Socket) ->
-    {error, Reason}.
+with_socket({ok, Port, Cipher}, Socket) -> {ok, Socket, Port, Cipher};
+with_socket({error, Reason}, _Socket) -> {error, Reason}.
 
 left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).

@@ -21,6 +21,7 @@
 -define(TAKES_TLS_OVER, 8).
 -define(HEARS_LOAD, 16).
 -define(COMPRESSES, 128).
+-define(RENEWS, 256).
 -define(ADDRESSES_MAX, 16).
 -define(CONNECTIONS_AUTO, 255).
 
@@ -30,6 +31,7 @@
                        takes_tls_over := boolean(),
                        hears_load := boolean(),
                        compresses := boolean(),
+                       renews := boolean(),
                        resume_ms := non_neg_integer(),
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
@@ -38,7 +40,7 @@
 %% `used_up' are the links that the node would also allow if its ring memory for them were not used up. If a node's version does not report this, the
 %% shortage is discovered only while the nodes agree on a link. `takes_tls_over' means that the node's driver can carry a connection over TLS, and
 %% `hears_load' that its driver understands frames with a peer's load. `compresses' means that the node accepts compressed packets over this
-%% connection, and wants them. `resume_ms' is how long its links wait for another connection after losing theirs; 0, which is also assumed for
+%% connection, and wants them. `renews' means that the node can answer a peer that moves their link to a new connection with certificates. `resume_ms' is how long its links wait for another connection after losing theirs; 0, which is also assumed for
 %% versions that do not send it, means that they do not wait. `listens' is the port on which the node accepts connections from other nodes; 0 means
 %% that it accepts none. `connections' is how many connections a link may have; it is `none' for versions that do not send it, and without
 %% `resume_ms'.
@@ -64,9 +66,9 @@
 %% @doc Returns the bytes that follow the node name. A later version may append fields without increasing the version number. A version with a new
 %% number may change everything except the magic, the position of the number, and the length.
 -spec encode_extension(extension()) -> binary().
-encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
+encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, renews := Renews, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
     Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER)
-        bor flag(Hears, ?HEARS_LOAD) bor flag(Compresses, ?COMPRESSES),
+        bor flag(Hears, ?HEARS_LOAD) bor flag(Compresses, ?COMPRESSES) bor flag(Renews, ?RENEWS),
     Body = <<Host:16/binary, Flags:16, ResumeMs:32, Port:16, (connections_to_byte(Connections))>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -108,6 +110,7 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
                    takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0,
                    hears_load => Flags band ?HEARS_LOAD =/= 0,
                    compresses => Flags band ?COMPRESSES =/= 0,
+                   renews => Flags band ?RENEWS =/= 0,
                    resume_ms => ResumeMs,
                    listens => Port,
                    connections => Connections}};

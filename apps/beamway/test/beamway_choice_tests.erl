@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none}
+    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, compresses => false, renews => true, resume_ms => 0, listens => 0, connections => none}
      || Host <- [<<1:128>>, <<2:128>>], {Links, UsedUp} <- [{[], []}, {[shm], []}, {[rdma], []}, {[shm, rdma], []}, {[], [shm]}, {[rdma], [shm]}, {[shm], [rdma]}], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -37,8 +37,12 @@ only_if_both_compress_test_() ->
     [?_assertEqual(Ours andalso Theirs, beamway_choice:compresses(#{compresses => Ours}, {ok, #{compresses => Theirs}})) || Ours <- [true, false], Theirs <- [true, false]]
         ++ [?_assertNot(beamway_choice:compresses(#{compresses => true}, Peer)) || Peer <- [none, {other_version, 2}]].
 
+only_a_peer_that_can_answer_is_asked_to_renew_test_() ->
+    [?_assertEqual(Renews, beamway_choice:renews({ok, #{renews => Renews}})) || Renews <- [true, false]]
+        ++ [?_assertNot(beamway_choice:renews(Peer)) || Peer <- [none, {other_version, 2}]].
+
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none},
+    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, renews => true, resume_ms => 0, listens => 0, connections => none},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -58,7 +62,7 @@ reasons_test() ->
 
 %% Both sides report the same reason, except for whose memory is used up. The reason is not reported if the link could not be used anyway.
 ring_memory_is_used_up_test_() ->
-    Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0},
+    Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, renews => true, resume_ms => 0, listens => 0},
     Full = Has#{links := [], used_up := [shm, rdma]},
     Off = Has#{links := []},
     [?_assertEqual({{stream, Reason}, Missed}, {beamway_choice:choose(Ours, {ok, Theirs}), beamway_choice:missed(Ours, {ok, Theirs})})

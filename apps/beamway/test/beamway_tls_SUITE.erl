@@ -10,16 +10,17 @@
 -export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, sockets_that_are_no_ports/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
-         another_certificate_without_restart/1, another_certificate_in_place/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
+         another_certificate_without_restart/1, another_certificate_in_place/1, connections_are_renewed/1, files_are_watched/1, other_links_stay/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
          socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, no_descriptor_to_accept/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
 %% Called on the nodes.
--export([verify/3]).
+-export([verify/3, seen/3]).
 
 -define(NODEDOWN_MS, 30000).
 -define(ANSWER_MS, 30000).
 -define(SILENT_MS, 12000).
+-define(RENEWED_MS, 40000).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -27,7 +28,7 @@ all() ->
     [shm_between_nodes_of_one_host, tls_where_shm_is_off, sockets_that_are_no_ports, with_stock_tls, ipv6, ip_hosts, long_boot,
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
-     another_certificate_without_restart, another_certificate_in_place, options_without_file, options_beside_file, verify_fun_without_file,
+     another_certificate_without_restart, another_certificate_in_place, connections_are_renewed, files_are_watched, other_links_stay, options_without_file, options_beside_file, verify_fun_without_file,
      socket_options, name_in_use, distribution_stopped_and_started, no_ssl, no_descriptor_to_accept, link_server_hangs, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
@@ -197,6 +198,112 @@ another_certificate_in_place(_Config) ->
     File = beamway_certificates:optfile("in_place", expired),
     ok = beamway_peer:call(Renewed, beamway, reload_certificates, []),
     false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
+
+%% With the option, a link moves to a connection on which its peer sees the new certificate, while calls continue. A certificate that the peer rejects
+%% leaves the link on its old connection, and the next one that is good is used. It does not matter which side called.
+connections_are_renewed(Config) ->
+    [renewed(Config, Caller, Connections) || {Caller, Connections} <- [{renews, "1"}, {other, "1"}, {renews, "2"}]],
+    ok.
+
+renewed(Config, Caller, Connections) ->
+    Name = lists:concat(["renew-", Caller, "-", Connections]),
+    {One, OneNode, Log, Other, OtherNode} = pair_with_option(Config, Name, beamway_tls, [{"BEAMWAY_CONNECTIONS", Connections}]),
+    {From, To} = case Caller of renews -> {One, OtherNode}; other -> {Other, OneNode} end,
+    true = beamway_peer:call(From, net_kernel, connect_node, [To]),
+    First = certificate(Name),
+    true = beamway_peer:wait_until(fun() -> shown_to(Other) =:= First end, ?RENEWED_MS),
+    ok = beamway_peer:assert_link(One, OtherNode, tls),
+    Controllers = [beamway_peer:controller(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
+    Load = beamway_peer:async(fun() -> beamway_peer:run(One, fun() -> called_until_told(OtherNode, 0) end, 120000) end),
+    _ = beamway_certificates:optfile(Name, expired),
+    ok = beamway_peer:call(One, beamway, reload_certificates, []),
+    ok = logs(Log, "beamway: no TLS connection", ""),
+    ok = logs(Log, "has not moved to a connection with the current certificates", atom_to_list(OtherNode)),
+    0 = renewals(One, OtherNode),
+    _ = beamway_certificates:optfile(Name, good),
+    Second = certificate(Name),
+    false = Second =:= First,
+    ok = beamway_peer:call(One, beamway, reload_certificates, []),
+    true = beamway_peer:wait_until(fun() -> renewals(One, OtherNode) > 0 andalso renewals(Other, OneNode) > 0 end, ?RENEWED_MS),
+    Second = shown_to(Other),
+    ok = is_connected(One, Other),
+    ok = beamway_peer:run(One, fun() -> load ! stop, ok end),
+    Calls = beamway_peer:await(Load),
+    io:format(user, "~ts: ~b calls, none failed~n", [Name, Calls]),
+    true = Calls > 0,
+    Controllers = [beamway_peer:controller(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
+    beamway_peer:stop_all([One, Other]).
+
+%% The node notices new files by itself.
+files_are_watched(Config) ->
+    {One, OneNode, _, Other, OtherNode} = pair_with_option(Config, "watched", beamway_tls, []),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    First = shown_to(Other),
+    _ = beamway_certificates:optfile("watched", good),
+    true = beamway_peer:wait_until(fun() -> renewals(One, OtherNode) > 0 andalso renewals(Other, OneNode) > 0 end, ?RENEWED_MS),
+    Second = certificate("watched"),
+    Second = shown_to(Other),
+    false = First =:= Second.
+
+%% Links without a session, and rings, keep their connections, while a link with one moves.
+other_links_stay(_Config) ->
+    File = beamway_certificates:optfile("stays", good),
+    {ok, One, _} = beamway_peer:start(beamway_tls_shm, #{flags => tls_flags("beamway_tls", File), env => [{"BEAMWAY_RENEW_CONNECTIONS", "true"}]}),
+    [Ring, Ssl, Moves] = [begin
+                              {ok, _, Node} = beamway_peer:start(Carrier),
+                              true = beamway_peer:call(One, net_kernel, connect_node, [Node]),
+                              ok = beamway_peer:assert_link(One, Node, Kind),
+                              Node
+                          end || {Carrier, Kind} <- [{beamway_tls_shm, shm}, {beamway_ssl, ssl}, {beamway_tls, tls}]],
+    Connections = fun() -> [{Pid, Stream} || Node <- [Ring, Ssl], #{node := Of, connection := Pid, stream := Stream} <- beamway_peer:call(One, beamway_links, all, []), Of =:= Node] end,
+    [_, _] = Before = Connections(),
+    _ = beamway_certificates:optfile("stays", good),
+    ok = beamway_peer:call(One, beamway, reload_certificates, []),
+    true = beamway_peer:wait_until(fun() -> renewals(One, Moves) > 0 end, ?RENEWED_MS),
+    Before = Connections().
+
+%% Starts a node with the option and a certificate of its own, and one that records its peer's certificate.
+pair_with_option(Config, Name, Carrier, Environment) ->
+    File = beamway_certificates:optfile(Name, good),
+    Log = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".log"),
+    {ok, One, OneNode} = beamway_peer:start(Carrier, #{log => Log, flags => tls_flags("beamway_tls", File), env => [{"BEAMWAY_RENEW_CONNECTIONS", "true"} | Environment]}),
+    Observes = beamway_certificates:optfile(
+                 Name ++ "-observer", good,
+                 fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+                         Options = [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}, {verify_fun, {?MODULE, seen, none}}],
+                         [{server, Options}, {client, Options}]
+                 end),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier, #{flags => tls_flags("beamway_tls", Observes), env => Environment}),
+    {One, OneNode, Log, Other, OtherNode}.
+
+%% Called by ssl on the observing node.
+seen(_Certificate, {extension, _}, State) -> {unknown, State};
+seen(_Certificate, {bad_cert, _} = Reason, _State) -> {fail, Reason};
+seen(_Certificate, valid, State) -> {valid, State};
+seen(Certificate, valid_peer, State) ->
+    ok = persistent_term:put(?MODULE, fingerprint(public_key:pkix_encode('OTPCertificate', Certificate, otp))),
+    {valid, State}.
+
+shown_to(Peer) -> beamway_peer:call(Peer, persistent_term, get, [?MODULE, none]).
+
+certificate(Name) ->
+    {ok, [[{server, Options}, _]]} = file:consult(filename:join(filename:dirname(beamway_certificates:good()), "tls-" ++ Name ++ ".opt")),
+    {ok, Pem} = file:read_file(proplists:get_value(certfile, Options)),
+    [{'Certificate', Der, _}] = public_key:pem_decode(Pem),
+    fingerprint(Der).
+
+fingerprint(Der) -> crypto:hash(sha256, Der).
+
+renewals(Peer, Node) ->
+    case beamway_peer:call(Peer, beamway, info, [Node]) of
+        {ok, #{resumes := Resumes, last_resume := #{cause := certificates}}} -> Resumes;
+        {ok, _} -> 0
+    end.
+
+called_until_told(Node, Count) ->
+    _ = Count =:= 0 andalso register(load, self()),
+    Node = erpc:call(Node, erlang, node, [], 15000),
+    receive stop -> Count + 1 after 1 -> called_until_told(Node, Count + 1) end.
 
 certificate_end(Peer) ->
     Text = iolist_to_binary(beamway_peer:call(Peer, beamway, metrics, [])),

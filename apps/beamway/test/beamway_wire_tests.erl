@@ -8,9 +8,9 @@
 -define(NAME_HEAD, $N, 16#d07df7fbd:64, 1700000000:32, 8:16, "a@host.b").
 
 extension() ->
-    ?LET({Host, Links, UsedUp, Takes, Hears, Compresses, Ms, Port, Connections},
-         {binary(16), oneof([[], [shm], [rdma], [shm, rdma]]), oneof([[], [shm], [rdma], [shm, rdma]]), boolean(), boolean(), boolean(), range(0, 1 bsl 32 - 1), range(0, 65535), oneof([none, auto, range(1, 8)])},
-         #{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => Hears, compresses => Compresses, resume_ms => Ms, listens => Port, connections => Connections}).
+    ?LET({Host, Links, UsedUp, Takes, Hears, Compresses, Renews, Ms, Port, Connections},
+         {binary(16), oneof([[], [shm], [rdma], [shm, rdma]]), oneof([[], [shm], [rdma], [shm, rdma]]), boolean(), boolean(), boolean(), boolean(), range(0, 1 bsl 32 - 1), range(0, 65535), oneof([none, auto, range(1, 8)])},
+         #{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => Hears, compresses => Compresses, renews => Renews, resume_ms => Ms, listens => Port, connections => Connections}).
 
 packet() ->
     oneof([ready, resumes,
@@ -114,7 +114,7 @@ properties_test_() ->
              {timeout, 120, ?_assert(proper:quickcheck(prop_damage_is_refused_or_means_something(), [quiet, {numtests, 5000}]))}}].
 
 sample() ->
-    #{host => <<1:128>>, links => [shm], used_up => [rdma], takes_tls_over => true, hears_load => true, compresses => true, resume_ms => 15000, listens => 4711, connections => 4}.
+    #{host => <<1:128>>, links => [shm], used_up => [rdma], takes_tls_over => true, hears_load => true, compresses => true, renews => true, resume_ms => 15000, listens => 4711, connections => 4}.
 
 stock_peer_test() ->
     ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD>>)).
