@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # The targets that `make help` shows to a new user, in this order.
 VISITORS := demo build test test-rest bench-report install uninstall release deb image edoc clean
 ALIGNED := while IFS='|' read -r target what; do printf '%-20s%s\n' "$$target" "$$what"; done
-.PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help help-all build-test build-bench coverage valgrind
+.PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-strangers test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help help-all build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -110,6 +110,12 @@ test-cut:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=$(if $(FORCE),force,yes)) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
+
+## test-strangers: a million connections of strangers who do not finish the handshake, against a node with encrypt, which must keep no memory of them (about five minutes; STRANGERS=n)
+test-strangers:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_STRANGERS=$(or $(STRANGERS),1000000) TEST_MINUTES=210 scripts/run-tests beamway_encrypt_SUITE:flood_of_strangers
 
 ## test-drain: 100 drains of a node with 20,000 processes that hold 500 MB in all, on four nodes under 100 callers, and 100 more with a node killed in the middle (hours; DRAINS=n CHILDREN=n STORE=1)
 test-drain:

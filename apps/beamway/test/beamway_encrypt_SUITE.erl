@@ -504,12 +504,21 @@ silent_strangers(Config) ->
 %% Unauthenticated clients connect as fast as they can from many addresses, and send nothing, half of a first packet, or a whole one without a key.
 %% A peer can connect in the meantime, and no trace of the clients remains afterwards.
 flood_of_strangers(Config) ->
-    [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [start(Config, Name, []) || Name <- ["a", "b", "c"]],
+    {All, AtOnce, Args} = case os:getenv("BEAMWAY_TEST_STRANGERS", "") of
+                              "" -> {beamway_carrier:scale(4000, 20000), 400, []};
+                              Text -> {list_to_integer(Text), 1000, ["-kernel", "inet_dist_listen_options", "[{backlog,4096}]"]}
+                          end,
+    _ = ct:timetrap({minutes, 3 + All div 5000}),
+    %% With the usual backlog of 128, the kernel drops most connections of a flood, and a client tries again only after a second.
+    [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [begin
+                                                   {ok, Peer, Node} = beamway_peer:start(beamway_encrypted, (options(Config, Name, []))#{args => Args}),
+                                                   {Peer, Node}
+                                               end || Name <- ["a", "b", "c"]],
     ok = call(A, B),
     Link = beamway_peer:controller(PeerA, NodeB),
     Before = usage(PeerB),
+    MemoryBefore = memory(PeerB),
     Port = beamway_relay:port(PeerB),
-    All = beamway_carrier:scale(4000, 20000),
     Began = erlang:monotonic_time(millisecond),
     Floods = [spawn_monitor(fun() -> flood(Port, {127, 0, 3, Host}, All div ?ADDRESSES, queue:new()) end) || Host <- lists:seq(1, ?ADDRESSES)],
     _ = beamway_peer:wait_until(fun() -> half_open(PeerB) > 200 end, ?WAIT_MS),
@@ -518,11 +527,13 @@ flood_of_strangers(Config) ->
     Most = most_half_open(PeerB, Floods, 0),
     Took = erlang:monotonic_time(millisecond) - Began,
     %% A client that has just been accepted counts until another one is closed to make room for it.
-    ?assertEqual({Most, true}, {Most, Most < 400}),
+    ?assertEqual({Most, true}, {Most, Most < AtOnce}),
     true = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
     true = beamway_peer:wait_until(fun() -> [] =:= [More || {Now, Then} <- lists:zip(usage(PeerB), Before), (More = Now - Then) > 4] end, ?WAIT_MS),
     {ok, Refused} = beamway_peer:call(PeerB, beamway_half_open, count, []),
-    io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once~n", [All, Took, Refused, Most]),
+    %% The allocators keep some of what they have once had.
+    true = beamway_peer:wait_until(fun() -> maps:get(in_use_kb, memory(PeerB)) < maps:get(in_use_kb, MemoryBefore) + ?LEFT_KB end, ?WAIT_MS),
+    io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once; memory before ~0p, after ~0p~n", [All, Took, Refused, Most, MemoryBefore, memory(PeerB)]),
     %% The other clients disconnected before the node got to them.
     ?assert(Refused > All div 4),
     ?assertEqual(Link, beamway_peer:controller(PeerA, NodeB)),
@@ -541,6 +552,10 @@ most_half_open(Peer, [{_, Monitor} | Rest] = Floods, Most) ->
     end.
 
 usage(Peer) -> [beamway_peer:call(Peer, erlang, system_info, [What]) || What <- [process_count, port_count]] ++ [length(beamway_peer:fds(beamway_peer:os_pid(Peer)))].
+
+memory(Peer) ->
+    _ = beamway_peer:run(Peer, fun() -> [erlang:garbage_collect(Pid) || Pid <- processes()], ok end),
+    #{in_use_kb => beamway_peer:call(Peer, erlang, memory, [total]) div 1024, resident_kb => beamway_peer:resident_bytes(beamway_peer:os_pid(Peer)) div 1024}.
 
 %% A reset does not leave a port of the kernel in TIME_WAIT.
 flood(_Port, _Ip, 0, Open) ->
