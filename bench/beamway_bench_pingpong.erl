@@ -89,7 +89,7 @@ million(#{members := [Asking | _]} = Cluster, #{pings := Count}) ->
 quiet_and_busy(Cluster, Settings) ->
     Quiet = figures(<<"round trip 64 B, quiet">>, round_trips(Cluster, 64, Settings)),
     ok = start_burners(Cluster),
-    %% The window is twice as long, because the kernel's time slices of some milliseconds make these times vary more.
+    %% The window is twice as long, because the kernel's time slices of a few milliseconds make these times vary more.
     Busy = figures(<<"round trip 64 B, busy">>,
                    round_trips(Cluster, 64, maps:update_with(window_ms, fun(Ms) -> 2 * Ms end, Settings))),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, [?BURNERS]),

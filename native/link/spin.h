@@ -14,7 +14,7 @@
  * anyway, and if the poller does not get the CPU, another process is using it. Every host has some
  * background work, but far less time is lost to that: on an idle host, the poller spends a
  * twentieth of its time waiting for a CPU, whereas next to a process that is always busy, it runs
- * for some milliseconds and then waits at least as long.
+ * for a few milliseconds and then waits at least as long.
  *
  * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
  * look that found nothing) cost several times as much credit. A poller without enough credit stops
@@ -38,7 +38,7 @@ typedef struct {
 /* The load of a lone caller: gen_server:call sends the removal of the last monitor, a new monitor
  * and the request, and occasionally one more frame arrives with them. */
 #define BW_SPIN_LOAD_MAX 4u
-#define BW_SPIN_LOAD_BYTES 8192u /* this many bytes count as much work as one frame */
+#define BW_SPIN_LOAD_BYTES 8192u /* this many bytes count as one frame */
 #define BW_SPIN_GAP_US 200u      /* if the poller is off the CPU for longer, others need it */
 #define BW_SPIN_PRICE 4u         /* cost in credit for each microsecond lost */
 #define BW_SPIN_CREDIT_MAX_US 65536u

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Accepted connections that have not proved a key yet: limits their number, and logs those that fail.
+%% @doc Accepted connections whose peers have not yet proved that they have the key: limits their number, and logs those that fail.
 %%
 %% Anybody can open a connection and send nothing. Each such connection is closed after a few seconds, and there may be at most 256. Beyond that, the
-%% address with the most such connections loses its oldest one, so an unauthenticated client displaces only its own connections. A peer proves its key
-%% with its first packet, within a round trip.
+%% address with the most such connections loses its oldest one, so an unauthenticated client displaces only its own connections. A peer proves that it has
+%% the key with its first packet, within a round trip.
 %%
 %% The table belongs to the supervisor of {@link beamway_links}. Its rows are {Number, Address, Pid}, oldest first; {refused, Count}; {told, Second,
 %% Lines}.

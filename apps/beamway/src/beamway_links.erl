@@ -155,7 +155,7 @@ usable(Links, StreamKind, Now) ->
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
-%% @doc Like {@link reserve/1}, but with another size. A process has only one reservation at a time.
+%% @doc Like {@link reserve/1}, but with the given size for each direction instead of the option `ring_bytes'. A process has only one reservation at a time.
 -spec reserve(beamway_kind:driven(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).

@@ -13,7 +13,7 @@
 -export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(LOOK_MS, 5000).
-%% Each link begins after a random part of this time for each link of the node, because a handshake with certificates takes some milliseconds of
+%% Each link begins after a random part of this time for each link of the node, because a handshake with certificates takes a few milliseconds of
 %% processor time on both nodes.
 -define(EACH_MS, 20).
 

@@ -301,7 +301,7 @@ peer_burns(Config) ->
               end,
     true = beamway_peer:wait_until(Delayed, ?WAIT_MS).
 
-%% @doc Starts thousands of processes that compute, each for some microseconds at a time, and occasionally send something.
+%% @doc Starts thousands of processes that compute, each for a few microseconds at a time, and occasionally send something.
 burn_and_send(Node) ->
     Loop = fun Loop() ->
                    _ = [lists:sum(lists:seq(1, 1000)) || _ <- lists:seq(1, 10)],

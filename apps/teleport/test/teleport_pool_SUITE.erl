@@ -789,7 +789,7 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
         true = net_kernel:connect_node(NodeB),
         {paused, Reason} = no_pool(NodeB),
         {match, _} = re:run(Reason, "^" ++ AddressB ++ ":424[23][0-9]: connection refused$"),
-        %% The node keeps retrying, with growing pauses.
+        %% The node keeps retrying, at increasing intervals.
         _ = until(fun() -> _ = teleport_pool:lookup(NodeB), failures(NodeB) >= 3 end),
         ok
     end),

@@ -55,8 +55,8 @@ typedef struct {
     } secrets[2]; /* for the client's traffic and for the server's */
 } bw_tls_session_t;
 
-/* Creates the state that all sessions share, which takes some milliseconds. If this is not called,
- * the first session does it. Any thread may call this. */
+/* Creates the state that all sessions share, which takes a few milliseconds. If this is not called,
+ * the first session creates that state. Any thread may call this. */
 void bw_tls_prepare(void);
 
 /* Initializes a session, which must not be moved in memory. It takes ownership of the BIOs, which

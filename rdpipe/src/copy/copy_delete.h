@@ -5,10 +5,10 @@
 #include "copy.h"
 
 /*
- * How --delete works: `have` compares each directory that the source has listed completely with the
+ * How --delete works: once the source has listed a directory in full, `have` compares it with the
  * one at the target, and sends a DELETE item for each entry that only the target has, the contents
  * of a directory before the directory itself. `unpack` collects these items, and deletes the
- * entries only after the source has been copied to its end without an error on either side.
+ * entries only after the whole source has been copied without an error on either side.
  *
  * A source can always name fewer files than it has, so it decides what is deleted below the target,
  * up to the user's limit. It cannot reach anything else, because `unpack` follows no symbolic link,

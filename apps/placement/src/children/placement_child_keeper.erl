@@ -376,7 +376,7 @@ forwards(Spec, Pid, New, Server) ->
         _ -> forwards(Spec, Pid, New, Server)
     end.
 
-%% Resumes the old process only if this node gets the promises back. The voters do not return them until those of the
+%% Resumes the old process only if this node gets the promises back. The voters return them only after those of the
 %% other node have expired, and never if the other node has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),

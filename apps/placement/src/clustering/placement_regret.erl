@@ -4,8 +4,8 @@
 %%
 %% A tree can explain most of the variance and still be too coarse: it may group cities by continent but contain no
 %% information about distances within a continent. A comparison with the nearest node would prove nothing, because the
-%% smallest of many noisy times is always small. So a near node is selected without using the time to it, by means of the
-%% bounds that the times to third nodes in the group imply ({@link placement_gaps}). If there is only noise, this node is
+%% smallest of many noisy times is always small. So the near node is chosen without looking at the time to it, from the
+%% bounds implied by the times to other nodes in the group ({@link placement_gaps}). If there is only noise, this node is
 %% as far away as the median node, and the ratio is 1. If the node is nearer, a choice based on the tree misses it.
 -module(placement_regret).
 
