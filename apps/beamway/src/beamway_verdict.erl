@@ -38,6 +38,9 @@
 %% How many seconds before the end the verdict takes into account.
 -define(LOOK_S, 60).
 
+%% A node that goes on after a stop learns within this time that a peer has given up a link.
+-define(JUST_S, 2).
+
 %% On a healthy node the link's own process is scheduled within this time.
 -define(RUN_DELAY_US, 50000).
 
@@ -102,7 +105,7 @@ cause(silent, _Reason, Record) ->
 cause(lost, Reason, #{events := Events} = Record) ->
     case Events of
         [{_, {disconnected_by, Who}} | _] -> {disconnected, ["disconnected by ", Who]};
-        [{_, {gave_up, _}}, {_, {lost, stopped}} | _] -> {this_node_stopped, ["this node did not run for ", longest_stop(Record), ", and the peer gave up the link meanwhile"]};
+        [{_, {gave_up, _}}, {_, {lost, stopped}} | _] -> gave_up_meanwhile(late_ms(recent(?LOOK_S, map_get(own, Record))));
         _ -> lost(lists:search(fun({_, Event}) -> is_tuple(Event) andalso element(1, Event) =:= gave_up end, Events), Reason, Record)
     end;
 cause(protocol, beamway_tls_corrupt, _Record) -> {protocol, "data that arrived failed authentication: something changed it on the way"};
@@ -136,8 +139,12 @@ lost(false, _Reason, #{epmd := listed_elsewhere}) ->
     {peer_restarted, "the peer was started again"};
 lost(false, _Reason, #{epmd := refuses}) ->
     {peer_ended, "the connection ended, and no epmd runs on the peer's host: the peer and its epmd have ended"};
-lost(false, Reason, #{epmd := listed}) when Reason =:= connection_closed; Reason =:= connection_finished ->
-    {peer_closed, "the peer's epmd still lists it: the peer ended the link itself, or something between the nodes reset the connection"};
+lost(false, Reason, #{epmd := listed, own := Own, tick_ms := TickMs}) when Reason =:= connection_closed; Reason =:= connection_finished ->
+    %% If this node had just been stopped for most of net_ticktime, the peer has given up the link because of that.
+    case late_ms(recent(?JUST_S, Own)) of
+        LateMs when LateMs >= 2 * TickMs -> gave_up_meanwhile(LateMs);
+        _ -> {peer_closed, "the peer's epmd still lists it: the peer ended the link itself, or something between the nodes reset the connection"}
+    end;
 lost(false, Reason, #{epmd := listed}) ->
     {cut, ["the connection was lost (", reason(Reason), ") while the peer's epmd still listed it"]};
 lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach; Reason =:= enetunreach ->
@@ -153,13 +160,15 @@ without_connection(#{events := Events}) ->
         _ -> "some time"
     end.
 
-longest_stop(#{own := Own}) ->
-    seconds(lists:max([0 | [LateMs || {_, #{late_ms := LateMs}} <- recent(?LOOK_S, Own)]])).
+gave_up_meanwhile(LateMs) -> {this_node_stopped, ["this node did not run for ", seconds(LateMs), ", and the peer gave up the link meanwhile"]}.
+
+%% Returns the longest time for which this node did not run in these steps.
+late_ms(Own) -> lists:max([0 | [LateMs || {_, #{late_ms := LateMs}} <- Own]]).
 
 %% No tick arrived, so the question is which side failed.
 silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs} = Record) ->
     Lookback = max(1, SilentMs div 1000),
-    LateMs = lists:max([0 | [Late || {_, #{late_ms := Late}} <- recent(Lookback, Own)]]),
+    LateMs = late_ms(recent(Lookback, Own)),
     BusyS = lists:sum([Count || {Count, #{busy := 1}} <- recent(Lookback, Own)]),
     Silent = seconds(SilentMs),
     if
@@ -282,6 +291,7 @@ ended(Reason, More) -> record(More#{ended => #{ago_ms => 0, reason => Reason}}).
 
 causes_test_() ->
     Late = #{own => [{1, #{late_ms => 20000, busy => 0}}]},
+    Stopped = fun(AgoS, LateMs) -> #{own => [{AgoS - 1, #{late_ms => 0, busy => 0}} || AgoS > 1] ++ [{1, #{late_ms => LateMs, busy => 0}}], epmd => listed} end,
     Busy = #{own => [{50, #{late_ms => 100, busy => 1}}]},
     GaveUp = fun(Why) -> #{events => [{0, {gave_up, Why}}, {15000, {lost, connection_closed}}, {20000, up}]} end,
     [{atom_to_list(Cause), ?_assertMatch(#{cause := Cause}, verdict(ended(Reason, More)))}
@@ -296,7 +306,8 @@ causes_test_() ->
              {peer_ended, connection_closed, #{epmd => not_listed}}, {peer_ended, connection_closed, (GaveUp(ended))#{epmd => unknown}},
              {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}},
              {peer_restarted, connection_closed, #{epmd => listed_elsewhere}}, {peer_restarted, connection_closed, (GaveUp(forgotten))#{epmd => listed_elsewhere}},
-             {peer_closed, connection_closed, #{epmd => listed}}, {peer_closed, connection_closed, (GaveUp(forgotten))#{epmd => listed}},
+             {peer_closed, connection_closed, #{epmd => listed}}, {this_node_stopped, connection_closed, Stopped(1, 31000)}, {this_node_stopped, connection_finished, Stopped(2, 31000)},
+             {peer_closed, connection_closed, Stopped(1, 29000)}, {peer_closed, connection_closed, Stopped(3, 31000)}, {peer_closed, connection_closed, (GaveUp(forgotten))#{epmd => listed}},
              {cut, econnreset, #{epmd => listed}}, {unreachable, etimedout, #{epmd => unknown}},
              {unreachable, connection_closed, (GaveUp(absent))#{epmd => unknown}}, {peer_hung, connection_closed, (GaveUp(absent))#{epmd => listed}},
              {peer_hung, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 9000, unanswered => 0}, epmd => listed}},
