@@ -122,7 +122,8 @@ loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
 %% @doc Explains why the links to a node ended, and what happened on each before that: first the current link, if it is up, then those that ended in
-%% the last hour, most recent first. `{error, unknown}' means that there were no links.
+%% the last hour, most recent first. `{error, unknown}' means that there were no links. Within two seconds of a `nodedown', this may wait until the
+%% peer's epmd has been asked.
 -spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
 why(Node) when is_atom(Node) ->
     case beamway_recorder:records(Node) of

@@ -69,6 +69,8 @@
                     epmd => beamway_verdict:epmd(),
                     verdict => beamway_verdict:verdict()}.
 
+-type wanted() :: fun((node()) -> boolean()).
+
 -record(link, {about :: beamway_links:link(),
                monitor :: reference(),
                history :: beamway_history:history(),
@@ -91,6 +93,7 @@
                 clock_ms :: integer(), % system time minus monotonic time
                 links = #{} :: #{pid() => #link{}},
                 lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
+                asking = [] :: [{gen_server:from(), wanted(), [Looker :: pid(), ...]}], % callers who wait until these links have a verdict
                 dead = [] :: [{Ms :: integer(), record()}]}).
 
 %% For counters, a step stores the increase in that second; `max' marks momentary values.
@@ -118,7 +121,8 @@ up(Link) ->
 -spec note(Connection :: pid(), event()) -> ok.
 note(Connection, Event) -> gen_server:cast(?MODULE, {note, now_ms(), Connection, Event}).
 
-%% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first.
+%% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first. If one has just ended,
+%% this waits for its verdict, two seconds at most.
 -spec records(node()) -> [record()].
 records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
@@ -185,18 +189,22 @@ begin_link(_About, State) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({records, Wanted}, _From, #state{links = Links, dead = Dead} = State) ->
-    Now = now_ms(),
-    Live = [record(Link, Now, State) || #link{about = #{node := Node}} = Link <- maps:values(Links), Wanted(Node)],
-    {reply, Live ++ [aged(Record, Now - Ms) || {Ms, #{node := Node} = Record} <- Dead, Wanted(Node)], State};
+handle_call({records, Wanted}, From, #state{links = Links} = Before) ->
+    %% A process that has just received `nodedown' may be faster than the monitor of the connection process, and than epmd.
+    Ending = [Pid || {Pid, #link{about = #{node := Node}}} <- maps:to_list(Links), Wanted(Node), not is_process_alive(Pid)],
+    #state{lookers = Lookers, asking = Asking} = State = lists:foldl(fun awaited/2, Before, Ending),
+    case [Looker || {Looker, {_, #{node := Node}}} <- maps:to_list(Lookers), Wanted(Node)] of
+        [] -> {reply, wanted(Wanted, State), State};
+        Pending -> {noreply, State#state{asking = [{From, Wanted, Pending} | Asking]}}
+    end;
 handle_call({traffic, Connections}, _From, #state{links = Links} = State) ->
     Now = now_ms(),
     Oldest = [{Connection, lists:last(Traffic)} || Connection <- Connections, #{Connection := #link{traffic = [_ | _] = Traffic}} <- [Links]],
     {reply, [{Connection, {Bytes, Now - Ms}} || {Connection, {Ms, Bytes}} <- Oldest], State};
 handle_call({up, About}, _From, State) ->
     {reply, ok, tell_peer(About, hurried(now_ms(), begin_link(About, State)), State)};
-handle_call(nodes, _From, #state{links = Links, dead = Dead} = State) ->
-    {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- Dead]), State};
+handle_call(nodes, _From, #state{links = Links, lookers = Lookers, dead = Dead} = State) ->
+    {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- maps:values(Lookers) ++ Dead]), State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
@@ -225,14 +233,13 @@ handle_info({timeout, Timer, step}, #state{until = Until, due = Due, timer = Tim
                           runtime = runtime(Now), until = Until + Seconds * ?STEP_MS, links = Links, dead = Dead},
     {noreply, sampled(Cpu, RunQueue, next(Stepped#state.until + steps(Cpu, Links) * ?STEP_MS, clock_set(Now, Stepped)))};
 handle_info({'DOWN', _Monitor, process, Pid, Reason}, #state{links = Links} = State) when is_map_key(Pid, Links) ->
-    {Link, Left} = maps:take(Pid, Links),
-    {noreply, ended(Link, Reason, State#state{links = Left})};
+    {noreply, ended(Pid, Reason, State)};
 handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, {Mega, Seconds, Micro}}, State) ->
     Ms = (Mega * 1000000 + Seconds) * 1000 + Micro div 1000 - erlang:time_offset(millisecond),
     {noreply, disconnecting(Ms, Pid, Node, State)};
 handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is_map_key(Looker, Lookers) ->
     {{Ms, Record}, Left} = maps:take(Looker, Lookers),
-    {noreply, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left})};
+    {noreply, answered(Looker, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left}))};
 handle_info({'EXIT', Port, _Reason}, #state{port = Port} = State) ->
     {noreply, State#state{port = none}};
 handle_info({stop, Looker}, State) ->
@@ -405,8 +412,15 @@ disconnecting(Ms, Pid, Node, #state{links = Links} = State) ->
 
 %% ---- the end of a link ----
 
+awaited(Pid, State) ->
+    receive {'DOWN', _Monitor, process, Pid, Reason} -> ended(Pid, Reason, State)
+    after ?UP_MS -> State
+    end.
+
 %% A tool that connects for a moment is of no interest. For any other peer, epmd may know whether it is alive.
-ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_port := Port}} = Link, Reason, #state{lookers = Lookers} = State) ->
+ended(Pid, Reason, #state{links = Links, lookers = Lookers} = Before) ->
+    {#link{about = #{hidden := Hidden, node := Node, family := Family, peer_port := Port}} = Link, Left} = maps:take(Pid, Links),
+    State = Before#state{links = Left},
     Now = now_ms(),
     Record = (record(Link, Now, State))#{ended => #{ago_ms => 0, reason => Reason}},
     case not Hidden andalso beamway_verdict:asks_epmd(Reason, maps:get(events, Record)) of
@@ -433,6 +447,11 @@ look(Node, Family, Port, Times) ->
         unknown -> unknown
     end.
 
+answered(Looker, #state{asking = Asking} = State) ->
+    {Ready, Waiting} = lists:partition(fun({_, _, Pending}) -> Pending =:= [] end, [{From, Wanted, lists:delete(Looker, Pending)} || {From, Wanted, Pending} <- Asking]),
+    _ = [gen_server:reply(From, wanted(Wanted, State)) || {From, Wanted, []} <- Ready],
+    State#state{asking = Waiting}.
+
 %% Tools connect and disconnect all the time, and would leave no room for the records of peers.
 judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
     Verdict = beamway_verdict:verdict(Record),
@@ -449,6 +468,11 @@ log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).
 
 %% ---- reports about a link ----
+
+wanted(Wanted, #state{links = Links, dead = Dead} = State) ->
+    Now = now_ms(),
+    [record(Link, Now, State) || #link{about = #{node := Node}} = Link <- maps:values(Links), Wanted(Node)]
+        ++ [aged(Record, Now - Ms) || {Ms, #{node := Node} = Record} <- Dead, Wanted(Node)].
 
 record(#link{about = About, history = History, latest = Latest, latest_ms = LatestMs, missed = Missed, read_ms = ReadMs, events = Events}, Now,
        #state{own = Own, until = Until, due = Due}) ->

@@ -6,10 +6,10 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
+-export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
--export([drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
+-export([why_at_once/1, drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
 
 -define(WAIT_MS, 20000).
 
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -122,6 +122,24 @@ restarted(Config) ->
     {_, OtherNode} = start(proplists:get_value(carrier, Config), [{name, Name}]),
     ok = beamway_peer:sigcont(One),
     ?assertMatch(#{cause := Cause} when Cause =:= peer_restarted; Cause =:= peer_ended, ended(One, OtherNode)).
+
+%% A process that asks as soon as it receives `nodedown' gets the verdict, although the peer's epmd is asked first.
+asked_at_once(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    Parent = self(),
+    _ = spawn_link(fun() -> Parent ! {why, beamway_peer:run(One, fun() -> ?MODULE:why_at_once(OtherNode) end)} end),
+    true = beamway_peer:wait_until(fun() -> is_pid(beamway_peer:call(One, erlang, whereis, [why_at_once])) end, ?WAIT_MS),
+    ok = beamway_peer:kill9(Other),
+    receive {why, Why} -> ?assertMatch({ok, [#{cause := peer_ended}]}, Why)
+    after ?WAIT_MS -> error(timeout)
+    end.
+
+%% @doc Returns why the link to the node ended, as soon as it has.
+-spec why_at_once(node()) -> term().
+why_at_once(Node) ->
+    true = erlang:monitor_node(Node, true),
+    true = register(why_at_once, self()),
+    receive {nodedown, Node} -> beamway:why(Node) end.
 
 disconnected(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config),
