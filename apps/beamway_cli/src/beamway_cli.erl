@@ -53,9 +53,13 @@ lasting(Words) ->
 %% Shows an unexpected error as one message, rather than as a crash report of init.
 guarded(Words) ->
     try
+        ok = legible(Words),
         _ = [ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")) || asks_epmd(Words)],
         run(Words)
     catch
+        throw:{illegible, Valid} ->
+            complain("a word of the command line is not valid UTF-8 after '~ts'; expected UTF-8, as the locale says", [Valid]),
+            ?USAGE;
         throw:{epmd_port, Text} ->
             complain("ERL_EPMD_PORT is '~ts'; expected a port from 1 to 65535", [Text]),
             ?USAGE;
@@ -73,6 +77,13 @@ guarded(Words) ->
 asks_epmd([Command | Words]) ->
     lists:member(Command, beamway_cli_help:commands()) andalso not lists:any(fun(Word) -> Word =:= "-h" orelse Word =:= "--help" end, Words);
 asks_epmd([]) -> false.
+
+%% In place of a word that is not valid UTF-8, a VM with a locale of UTF-8 has the error of unicode:characters_to_list/2.
+legible(Words) ->
+    case [Valid || {_, Valid, _} <- Words] of
+        [] -> ok;
+        [Valid | _] -> throw({illegible, Valid})
+    end.
 
 %% OTP's epmd client crashes on any other value whenever it is used.
 epmd_port(Text) ->

@@ -23,7 +23,8 @@ ask(#{peer := Peer} = Options) ->
 -spec peer(string(), node()) -> node().
 peer(Words, Node) ->
     case string:split(Words, "@") of
-        [_, [_ | _]] -> list_to_atom(Words);
+        [_, [_ | _]] when length(Words) < 256 -> list_to_atom(Words);
+        [_, [_ | _]] -> throw(io_lib:format("'~ts' is not a node name; expected at most 255 characters", [Words]));
         [Name | _] -> only(Words, Node, [Of || Of <- beamway_cli_ask:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
     end.
 
@@ -64,6 +65,11 @@ before(AgoMs, #{ended := _}) -> [beamway_verdict:seconds(AgoMs), " before"];
 before(AgoMs, _) -> [beamway_verdict:seconds(AgoMs), " ago"].
 
 -ifdef(TEST).
+
+peer_test() ->
+    Longest = lists:duplicate(253, $b) ++ "@h",
+    ?assertEqual(list_to_atom(Longest), peer(Longest, a@h)),
+    ?assertThrow(_, peer([$b | Longest], a@h)).
 
 link_to_b(More) ->
     maps:merge(#{node => b@h, link => tcp, address => <<>>, since => 0, cause => up, short => <<"the link is up">>, facts => [#{ago_ms => 20, text => <<"the link came up">>}],

@@ -112,6 +112,9 @@ usage_errors(Config) ->
     [?assertEqual({2, "", "beamway: ERL_EPMD_PORT is '" ++ Bad ++ "'; expected a port from 1 to 65535\n"},
                   shell(Config, ["ERL_EPMD_PORT='", Bad, "' \"$BEAMWAY\" ", Words]))
      || Bad <- ["abc", "99999", ""], Words <- ["links a", "node --name a"]],
+    [?assertEqual({2, "", "beamway: a word of the command line is not valid UTF-8 after 'a'; expected UTF-8, as the locale says\n"},
+                  shell(Config, ["LC_ALL=C.UTF-8 \"$BEAMWAY\" ", Words]))
+     || Words <- ["why $'a\\xff' b", "report $'a\\xc3'", "node --name $'a\\xff'"]],
     [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
     ok.
 
