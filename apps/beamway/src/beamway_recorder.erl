@@ -44,6 +44,7 @@
 %% epmd notices that a process was killed slightly later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
+-define(PORT_MS, 300).
 %% The log names the processes that fill a link at most once in this time, and at most this many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
@@ -443,7 +444,12 @@ look(Node, Family, Port, Times) ->
         {listed, _} when Times > 1 -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
         {listed, _} -> listed;
         {not_listed, _, _} -> not_listed;
-        {refuses, _} -> refuses;
+        {refuses, Ip} ->
+            case listens(Family, Ip, Port) of
+                true when Times > 1 -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
+                true -> unregistered;
+                false -> refuses
+            end;
         unknown -> unknown
     end.
 
@@ -451,6 +457,14 @@ answered(Looker, #state{asking = Asking} = State) ->
     {Ready, Waiting} = lists:partition(fun({_, _, Pending}) -> Pending =:= [] end, [{From, Wanted, lists:delete(Looker, Pending)} || {From, Wanted, Pending} <- Asking]),
     _ = [gen_server:reply(From, wanted(Wanted, State)) || {From, Wanted, []} <- Ready],
     State#state{asking = Waiting}.
+
+%% The peer may have outlived its epmd.
+listens(_Family, _Ip, 0) -> false;
+listens(Family, Ip, Port) ->
+    case Family:connect(Ip, Port, [{active, false}], ?PORT_MS) of
+        {ok, Socket} -> Family:close(Socket), true;
+        {error, _} -> false
+    end.
 
 %% Tools connect and disconnect all the time, and would leave no room for the records of peers.
 judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->

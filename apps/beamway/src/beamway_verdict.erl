@@ -26,8 +26,9 @@
 
 -type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
--type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
-%% `listed_elsewhere' means that epmd lists the node on a different port from the one on which the peer of this link listened.
+-type epmd() :: listed | listed_elsewhere | not_listed | refuses | unregistered | unknown.
+%% `listed_elsewhere' means that epmd lists the node on a different port from the one on which the peer of this link listened. `refuses' means that no
+%% epmd runs there, and `unregistered' that the peer's port is open nevertheless.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
 %% The facts are listed oldest first, each with how many milliseconds before the end (or before now, if the link is up) it happened.
@@ -145,6 +146,8 @@ lost(false, Reason, #{epmd := listed, own := Own, tick_ms := TickMs}) when Reaso
         LateMs when LateMs >= 2 * TickMs -> gave_up_meanwhile(LateMs);
         _ -> {peer_closed, "the peer's epmd still lists it: the peer ended the link itself, or something between the nodes reset the connection"}
     end;
+lost(false, _Reason, #{epmd := unregistered}) ->
+    {peer_closed, "the peer's port is open: the peer ended the link itself, or something between the nodes reset the connection"};
 lost(false, Reason, #{epmd := listed}) ->
     {cut, ["the connection was lost (", reason(Reason), ") while the peer's epmd still listed it"]};
 lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach; Reason =:= enetunreach ->
@@ -230,11 +233,17 @@ epmd_said(listed) -> ["the peer's epmd lists it"];
 epmd_said(listed_elsewhere) -> ["the peer's epmd lists it at another port"];
 epmd_said(not_listed) -> ["the peer's epmd does not list it"];
 epmd_said(refuses) -> ["no epmd listens on the peer's host"];
+epmd_said(unregistered) -> ["no epmd listens on the peer's host, but the peer's port is open"];
 epmd_said(unknown) -> ["the peer's epmd does not answer"];
 epmd_said(none) -> [].
 
-acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := _}) ->
-    [{AckMs, text("the peer's host last acknowledged data")} || AckMs >= 1000]
+%% Without a connection the figures say nothing about acknowledgements.
+acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := _, events := Events}) ->
+    LostMs = case [Event || {_, Of} = Event <- Events, is_tuple(Of), lists:member(element(1, Of), [lost, resumed])] of
+                 [{AgoMs, {lost, _}} | _] -> AgoMs;
+                 _ -> 0
+             end,
+    [{AckMs, text("the peer's host last acknowledged data")} || AckMs >= 1000, AckMs >= LostMs]
         ++ [{0, text([integer_to_list(Unanswered), " retransmissions in a row were not answered"])} || Unanswered > 0];
 acknowledged(_Record) -> [].
 
@@ -304,7 +313,7 @@ causes_test_() ->
              {peer_closed, connection_closed, #{events => [{3000, {resumed, connection_closed, 2}}, {4000, {fault, <<"reset">>}}], epmd => listed}},
              {disconnected, disconnect, #{events => [{4000, {fault, <<"cut">>}}]}},
              {peer_ended, connection_closed, #{epmd => not_listed}}, {peer_ended, connection_closed, (GaveUp(ended))#{epmd => unknown}},
-             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}},
+             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}}, {peer_closed, connection_closed, #{epmd => unregistered}},
              {peer_restarted, connection_closed, #{epmd => listed_elsewhere}}, {peer_restarted, connection_closed, (GaveUp(forgotten))#{epmd => listed_elsewhere}},
              {peer_closed, connection_closed, #{epmd => listed}}, {this_node_stopped, connection_closed, Stopped(1, 31000)}, {this_node_stopped, connection_finished, Stopped(2, 31000)},
              {peer_closed, connection_closed, Stopped(1, 29000)}, {peer_closed, connection_closed, Stopped(3, 31000)}, {peer_closed, connection_closed, (GaveUp(forgotten))#{epmd => listed}},
@@ -318,6 +327,15 @@ causes_test_() ->
              {this_node_stopped, connection_closed, Late#{events => [{0, {gave_up, forgotten}}, {1, {lost, stopped}}, {9000, up}], epmd => listed}}, {this_node_busy, net_tick_timeout, Busy#{silent_ms => 60000}},
              {this_node_ended, shutdown, #{}}, {this_node_ended, killed, #{}}, {protocol, beamway_link_corrupt, #{}}, {protocol, beamway_compression_corrupt, #{}}, {protocol, beamway_tls_corrupt, #{}},
              {no_memory, enomem, #{}}, {other, {badarg, []}, #{}}]].
+
+acknowledged_test_() ->
+    Acknowledged = fun(AckMs, Events) ->
+                           #{facts := Facts} = verdict(ended(connection_closed, #{events => Events, epmd => listed, latest => #{ack_ms => AckMs, unanswered => 0}})),
+                           lists:member({AckMs, <<"the peer's host last acknowledged data">>}, Facts)
+                   end,
+    Lost = [{12000, {lost, connection_finished}}, {20000, up}],
+    [?_assertEqual(Known, Acknowledged(AckMs, Events))
+     || {Known, AckMs, Events} <- [{false, 1400, Lost}, {true, 12400, Lost}, {true, 1400, [{11000, {resumed, connection_finished, 1000}} | Lost]}]].
 
 up_test() ->
     #{cause := up, short := Short, facts := Facts} = verdict(record(#{events => [{50, {resumed, silent, 40}}, {90, silent}, {9000, up}]})),

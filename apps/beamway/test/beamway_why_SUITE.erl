@@ -6,7 +6,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
+-export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, without_epmd/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([why_at_once/1, drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, without_epmd, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -157,6 +157,17 @@ disconnected_by_the_peer(Config) ->
     {_, OneNode, Other, _} = Pair = pair(Config),
     true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
     ?assertMatch(#{cause := peer_closed}, why(Pair)).
+
+%% The peer's epmd has ended, but the peer has not.
+without_epmd(Config) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    Port = beamway_bench_nodes:epmd_port(Epmd),
+    {_, OneNode, Other, _} = Pair = pair(Config, [{env, [{"ERL_EPMD_PORT", integer_to_list(Port)}]}]),
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    true = beamway_peer:wait_until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end, ?WAIT_MS),
+    true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
+    #{cause := peer_closed} = Link = why(Pair),
+    has_fact(Link, <<"no epmd listens on the peer's host, but the peer's port is open">>).
 
 %% The peer's kernel keeps acknowledging what arrives.
 peer_stopped(Config) ->
