@@ -173,7 +173,7 @@ ask(Module, Family, Name, Host) ->
     end.
 
 -ifdef(TEST).
-%% @private The test answers this question itself.
+%% The test answers this question itself.
 -spec getaddr(pid(), timeout()) -> {ok, pos_integer()}.
 getaddr(Counter, _Ms) ->
     Counter ! {asked, self()},
