@@ -121,7 +121,7 @@ static void damage_is_seen(void)
         damage_t damage;
         const char *text;
     } of[] = {{HEAD, "lost"},         {HALF, "lost"},      {FLIP, "checksum"},
-              {SKIP_SOME, "missing"}, {SHORTEN, "length"}, {TRASH, "no frame"},
+              {SKIP_SOME, "missing"}, {SHORTEN, "length"}, {TRASH, "not a frame"},
               {BAD_ZSTD, "damaged"}};
 
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
