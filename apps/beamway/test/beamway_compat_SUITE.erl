@@ -63,13 +63,7 @@ ipv6(Config) ->
               exchange(kind(Config), A, B),
               %% The connection's own address, as net_kernel knows it, is an IPv6 one.
               connect(kind(Config), A, B),
-              %% The called node may be about to report that the connection is up.
-              Info = beamway_peer:wait_until(
-                       fun() ->
-                               {ok, Now} = peer:call(PeerB, net_kernel, node_info, [NodeA]),
-                               proplists:get_value(state, Now) =:= up andalso Now
-                       end, 5000),
-              {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} = proplists:get_value(address, Info),
+              {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} = proplists:get_value(address, beamway_peer:node_info(PeerB, NodeA)),
               [{{_, _, _, _, _, _, _, _}, _}] = peer:call(PeerA, ?MODULE, listening_sockets, [])
       end).
 

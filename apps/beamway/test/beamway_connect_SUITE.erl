@@ -364,13 +364,8 @@ traffic_counters(Config) ->
     true = More >= 20 andalso More < 200,
     ok.
 
-%% The called node may be about to report that the connection is up.
 counters(Peer, Node) ->
-    Info = beamway_peer:wait_until(
-             fun() ->
-                     {ok, Now} = beamway_peer:call(Peer, net_kernel, node_info, [Node]),
-                     proplists:get_value(state, Now) =:= up andalso Now
-             end, 5000),
+    Info = beamway_peer:node_info(Peer, Node),
     normal = proplists:get_value(type, Info),
     {net_address, {{_, _, _, _}, _}, _, tcp, inet} = proplists:get_value(address, Info),
     Info.

@@ -19,7 +19,7 @@
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
--export([connect/3, connect_both/3, connected_pair/2, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
+-export([connect/3, connect_both/3, connected_pair/2, link_kind/1, node_info/2, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, slow_down/1, full_speed/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4, collector/3, collect/3, give/1, given/2]).
 -export([echo/0, assert_reason/2, assert_reason/3]).
@@ -196,6 +196,14 @@ link_kind(beamway_inet) -> inet;
 link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm;
 link_kind(beamway_rdma) -> rdma.
+
+%% @doc Returns what net_kernel knows about the connection to `Node', once it is up. The called node may still be about to report that.
+-spec node_info(pid(), node()) -> [{atom(), term()}].
+node_info(Peer, Node) ->
+    wait_until(fun() ->
+                       {ok, Info} = call(Peer, net_kernel, node_info, [Node]),
+                       proplists:get_value(state, Info) =:= up andalso Info
+               end, 5000).
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and reports what it has. The kind is taken from `beamway:links/0' and,
 %% independently, from the port that ERTS uses.
