@@ -389,7 +389,7 @@ present(Name) ->
         false -> missing
     end.
 
-%% Returns the results whose verdicts do not count, because they have too few repeats or were measured beside other work.
+%% Returns the results whose verdicts do not count, because they have too few repeats, or because other work ran on the machine meanwhile.
 too_weak() ->
     Named = lists:usort([Name || {table, _, {metrics, _, Results}} <- config(), has_verdicts(Results), {Name, _} <- Results]),
     [["bench/results/", Name, ".json: ", Why, ". Measure it again"] || Name <- Named, {_, Stored} <- [shown(Name)],

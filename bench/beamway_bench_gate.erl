@@ -24,7 +24,7 @@ too_heavy(Bytes) -> [io_lib:format("bench/results: ~b KB of JSON, at most ~b are
 
 unused(Pictures, Pages) -> [[File, ": no page shows it. Delete it"] || File <- Pictures, not lists:any(fun(Page) -> string:find(Page, filename:basename(File)) =/= nomatch end, Pages)].
 
-%% @doc Checks that the verdicts of a result count: it needs enough repeats, and no other work beside it. `Entries' are its metrics with verdicts.
+%% @doc Checks that the verdicts of a result count: it needs enough repeats, and no other work may have run meanwhile. `Entries' are its metrics with verdicts.
 -spec weak(Entries :: [map()], IsNoisy :: boolean()) -> [unicode:chardata()].
 weak([], _) -> [];
 weak(Entries, IsNoisy) ->

@@ -297,7 +297,7 @@ sampled(Cpu, RunQueue, #state{port = Port, due = Due, links = Links} = State) ->
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, there is no recent sample. If a rest was cut short,
+%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, nothing has been sampled recently. If a rest was cut short,
 %% the driver must know, so that it notices a stop of this node from now on.
 tell_peer(About, #state{port = Port, due = Due, runtime = Runtime} = State, #state{due = DueBefore}) ->
     Sampled = case Port =:= none orelse Due < DueBefore of
@@ -362,8 +362,8 @@ kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
-%% Adds what has happened since the link was sampled before. If that was a few seconds ago, it is divided among them. If it was longer ago, this node
-%% was stopped, so it happened in the last second.
+%% Adds the traffic since the last sample of the link. If that was a few seconds ago, the traffic is divided among them. If it was longer ago, this node
+%% was stopped, and all of it is counted in the last second.
 recorded(Seconds, Before, Figures, History) when Seconds =:= 1; Seconds > ?REST_STEPS; map_size(Before) =:= 0 ->
     beamway_history:add(grown(Before, Figures), skipped(Seconds - 1, Before, History));
 recorded(Seconds, Before, Figures, History) ->
@@ -439,24 +439,16 @@ look(Node, Family, Port) ->
     exit({looked, look(Node, Family, Port, ?ASK_TIMES)}).
 
 look(Node, Family, Port, Times) ->
-    case beamway_epmd:of_node(Node, Family, undefined) of
-        {listed, {_, Now}} when Now =/= Port, Port =/= 0 -> listed_elsewhere;
-        {listed, _} when Times > 1 -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
-        {listed, _} -> listed;
-        {not_listed, _, _} -> not_listed;
-        {refuses, Ip} ->
-            case listens(Family, Ip, Port) of
-                true when Times > 1 -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
-                true -> unregistered;
-                false -> refuses
-            end;
-        unknown -> unknown
+    case seen(beamway_epmd:of_node(Node, Family, undefined), Family, Port) of
+        Alive when Times > 1, Alive =:= listed orelse Alive =:= unregistered -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
+        Seen -> Seen
     end.
 
-answered(Looker, #state{asking = Asking} = State) ->
-    {Ready, Waiting} = lists:partition(fun({_, _, Pending}) -> Pending =:= [] end, [{From, Wanted, lists:delete(Looker, Pending)} || {From, Wanted, Pending} <- Asking]),
-    _ = [gen_server:reply(From, wanted(Wanted, State)) || {From, Wanted, []} <- Ready],
-    State#state{asking = Waiting}.
+seen({listed, {_, Now}}, _Family, Port) when Now =/= Port, Port =/= 0 -> listed_elsewhere;
+seen({listed, _}, _Family, _Port) -> listed;
+seen({not_listed, _, _}, _Family, _Port) -> not_listed;
+seen({refuses, Ip}, Family, Port) -> case listens(Family, Ip, Port) of true -> unregistered; false -> refuses end;
+seen(unknown, _Family, _Port) -> unknown.
 
 %% The peer may have outlived its epmd.
 listens(_Family, _Ip, 0) -> false;
@@ -465,6 +457,11 @@ listens(Family, Ip, Port) ->
         {ok, Socket} -> Family:close(Socket), true;
         {error, _} -> false
     end.
+
+answered(Looker, #state{asking = Asking} = State) ->
+    {Ready, Waiting} = lists:partition(fun({_, _, Pending}) -> Pending =:= [] end, [{From, Wanted, lists:delete(Looker, Pending)} || {From, Wanted, Pending} <- Asking]),
+    _ = [gen_server:reply(From, wanted(Wanted, State)) || {From, Wanted, []} <- Ready],
+    State#state{asking = Waiting}.
 
 %% Tools connect and disconnect all the time, and would leave no room for the records of peers.
 judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->

@@ -275,7 +275,7 @@ fits(#{encrypted := false}, Socket, _Kind) when is_port(Socket) -> true;
 fits(#{encrypted := false, kind := tls}, {beamway_stream_tls, _}, resume) -> true;
 fits(_Link, _Stream, _Kind) -> false.
 
-%% The peer is about to give up the connection on purpose, so its end is no loss.
+%% The peer is about to give up the connection on purpose, so its end must not count as a loss.
 announced({beamway_stream_tls, _}, _Kind) -> {expect, certificates, ?MOVE_MS + ?ANSWER_MS};
 announced(_Stream, spread) -> {expect, spreads, ?ANSWER_MS};
 announced(_Stream, _Kind) -> number.

@@ -39,7 +39,7 @@
 %% How many seconds before the end the verdict takes into account.
 -define(LOOK_S, 60).
 
-%% A node that goes on after a stop learns within this time that a peer has given up a link.
+%% A node that runs again after a stop notices within this time that a peer has given up a link.
 -define(JUST_S, 2).
 
 %% On a healthy node the link's own process is scheduled within this time.

@@ -22,7 +22,7 @@
 -define(TUPLE, "\\{[0-9]{1,5}(?:,[0-9]{1,5}){3}(?:(?:,[0-9]{1,5}){4})?\\}").
 -define(NODE, "[\\w-]+@(?:" ?IPV6 "|[\\w.-]*\\w)").
 
-%% @doc Returns the report, a term for jiffy, without names. `Own' is the name of this host.
+%% @doc Returns the report without names. It is a term for jiffy. `Own' is this host's name.
 -spec hidden(Report, Own :: string()) -> Report when Report :: term().
 hidden(Report, Own) ->
     {_, {Words, Nodes}} = walked(fun collected/3, text, {[atom_to_binary(Kind) || Kind <- [inet | beamway_kind:all()]], []}, Report),
