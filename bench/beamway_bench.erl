@@ -6,9 +6,7 @@
 %% one JSON object with `--json'), and everything else to standard error.
 -module(beamway_bench).
 
--export([main/1, module/1, quick_settings/2, measure/3, explain/1, note/2]).
-%% Called by the benchmark modules.
--export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
+-export([main/1, module/1, quick_settings/2, measure/3, explain/1]).
 
 -export_type([speed/0]).
 
@@ -73,10 +71,10 @@ main(["report" | Words]) ->
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
-        false -> complain("there is no benchmark '~ts'; there are: ~ts", [Name, names()]), ?USAGE
+        false -> beamway_bench_text:note("there is no benchmark '~ts'; there are: ~ts", [Name, names()]), ?USAGE
     end;
 main([]) ->
-    complain("which benchmark? There are: ~ts", [names()]),
+    beamway_bench_text:note("which benchmark? There are: ~ts", [names()]),
     ?USAGE.
 
 %% @doc Returns the module that answers this question.
@@ -86,7 +84,7 @@ module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 %% By now, the error message of a failed benchmark has scrolled out of sight, so the failed benchmarks are listed again.
 ended(Statuses) ->
     Failed = [Name || {Name, Status} <- Statuses, Status =/= ?DONE],
-    _ = [complain("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],
+    _ = [beamway_bench_text:note("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],
     lists:max([Status || {_, Status} <- Statuses]).
 
 names() ->
@@ -134,7 +132,7 @@ help(Name, Specs) ->
               [lists:join(", ", [atom_to_list(N) || N <- beamway_bench_contender:names()])]).
 
 usage(Format, Args) ->
-    complain(Format, Args),
+    beamway_bench_text:note(Format, Args),
     ?USAGE.
 
 prepared(Name, Module, Words, Given) ->
@@ -179,7 +177,7 @@ general(Given, Speed, File) ->
         {ok, Only} ->
             {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full andalso not proplists:get_bool(keep_nodes, Given), budget_ms => budget_ms(Speed), only => Only,
                    json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}), force => proplists:get_bool(force, Given),
-                   contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
+                   contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), PollUs),
                    poll_us => PollUs}}
     end.
 
@@ -202,21 +200,21 @@ measured(Name, Module, Words, Settings) ->
     case can_be_stored(Settings, Progress) of
         ok -> measured_now(Name, Module, Words, Settings#{progress => Progress});
         {loud, Load} ->
-            complain("bench ~ts: the load average is ~.2f, so the result would not be stored. Wait for other work to end, or give --force, or no --save", [Name, Load]),
+            beamway_bench_text:note("bench ~ts: the load average is ~.2f, so the result would not be stored. Wait for other work to end, or give --force, or no --save", [Name, Load]),
             ?FAILED
     end.
 
 measured_now(Name, Module, Words, Settings) ->
     case taken(Name, Module, Words, Settings) of
         {ok, Result} -> finished(Name, Module, Result, Settings);
-        {error, Why} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
+        {error, Why} -> beamway_bench_text:note("bench ~ts: ~ts", [Name, Why]), ?FAILED
     end.
 
 taken(Name, Module, Words, Settings) ->
     #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
     {Groups, LeftOut} = measurable(chosen(Module:groups(Settings), Settings)),
     Warnings = maps:get(warnings, Settings, []) ++ [["no row for ", Text] || Text <- LeftOut],
-    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ Warnings],
+    _ = [beamway_bench_text:note("bench ~ts: warning: ~ts", [Name, Text]) || Text <- beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ Warnings],
     case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings) end) of
         {ok, Samples} ->
             #{noisy := Noisy} = Ended = beamway_bench_store:ended(Context),
@@ -271,8 +269,8 @@ finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
     end,
     case {save(File, Result, Settings), finish(Module, Result, Settings)} of
         {ok, ok} -> ?DONE;
-        {{error, Why}, _} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED;
-        {_, {error, Why}} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
+        {{error, Why}, _} -> beamway_bench_text:note("bench ~ts: ~ts", [Name, Why]), ?FAILED;
+        {_, {error, Why}} -> beamway_bench_text:note("bench ~ts: ~ts", [Name, Why]), ?FAILED
     end.
 
 finish(Module, Result, Settings) ->
@@ -286,20 +284,13 @@ save({unasked, none}, _, _) -> ok;
 save({unasked, File}, Result, Settings) ->
     case save(File, Result, Settings) of
         ok -> ok;
-        {error, Why} -> complain("~ts", [Why]), ok
+        {error, Why} -> beamway_bench_text:note("~ts", [Why]), ok
     end;
 save(File, Result, #{force := Force}) ->
     case beamway_bench_report:save(File, Result, Force) of
-        ok -> complain("stored ~ts", [File]), ok;
+        ok -> beamway_bench_text:note("stored ~ts", [File]), ok;
         {error, Why} -> {error, Why}
     end.
-
-%% @doc Prints something that the user should know even though nothing failed.
--spec note(io:format(), [term()]) -> ok.
-note(Format, Args) -> complain(Format, Args).
-
-complain(Format, Args) ->
-    io:format(standard_error, "beamway: " ++ Format ++ "~n", Args).
 
 %% @doc Explains a failure and what to do about it.
 -spec explain(Reason :: term()) -> unicode:chardata().
@@ -328,58 +319,8 @@ explain({error, {no_network, Why}, _}) -> ["the network was not made: ", Why];
 explain({_Class, Reason, Stack}) -> io_lib:format("the measurement failed: ~tp~n~tp", [Reason, Stack]);
 explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
 
-%% @doc Parses a list such as `16,1k,1m' whose numbers must be within the bounds. Error messages name `Option'.
--spec numbers(Option :: string(), Text :: string(), Min :: integer(), Max :: integer()) ->
-          {ok, [integer(), ...]} | {error, unicode:chardata()}.
-numbers(Option, Text, Min, Max) ->
-    Numbers = [number(Word) || Word <- string:lexemes(Text, ",")],
-    case Numbers =/= [] andalso lists:all(fun(N) -> is_integer(N) andalso N >= Min andalso N =< Max end, Numbers) of
-        true -> {ok, Numbers};
-        false -> {error, io_lib:format("~ts ~ts: expected numbers from ~b to ~b with commas, such as ~b or 16k",
-                                       [Option, Text, Min, Max, max(Min, 16)])}
-    end.
-
-number(Word) ->
-    case string:to_integer(Word) of
-        {N, ""} when is_integer(N) -> N;
-        {N, "k"} when is_integer(N) -> N bsl 10;
-        {N, "m"} when is_integer(N) -> N bsl 20;
-        _ -> none
-    end.
-
-%% @doc Returns a size in the form that numbers/4 parses, such as `1m' for 1048576.
--spec size_text(Bytes :: non_neg_integer()) -> string().
-size_text(Bytes) -> scaled(Bytes, "m", "k", "").
-
-%% @doc Returns a size in human-readable form, such as `1 MB' for 1048576.
--spec size_words(Bytes :: non_neg_integer()) -> string().
-size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
-
-scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_to_list(Bytes bsr 20) ++ Mega;
-scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
-scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
-
-%% @doc Returns the total calls per second of the callers on all nodes, and their p99 in microseconds.
--spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
-rate_and_p99(Windows) ->
-    Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed
-                      || #{counts := Counts, elapsed_ns := Elapsed} <- Windows]),
-    case beamway_bench_hist:percentile(99, beamway_bench_hist:merge([Counts || #{counts := Counts} <- Windows])) of
-        none -> error(no_call_ended);
-        P99 -> {Rate, P99 / 1000}
-    end.
-
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
-
-numbers_test_() ->
-    [?_assertEqual({ok, [16, 1024, 2097152]}, numbers("--size", "16,1k,2m", 0, 1 bsl 30))
-     | [?_assertMatch({error, _}, numbers("--size", Text, 1, 100)) || Text <- ["", "x", "0", "101", "1,x", "1g", "-5", "1k"]]].
-
-size_test_() ->
-    [?_assertEqual({Text, Words}, {size_text(N), size_words(N)})
-     || {Text, Words, N} <- [{"0", "0 B", 0}, {"64", "64 B", 64}, {"4k", "4 KB", 4096}, {"1m", "1 MB", 1 bsl 20},
-                             {"1025", "1025 B", 1025}]].
 
 only_test_() ->
     [?_assertEqual({ok, [tcp, beamway]}, only("tcp,beamway")), ?_assertEqual({ok, all}, only(all)), ?_assertEqual({ok, [yucan, cowboy]}, only("yucan,cowboy")),
@@ -408,11 +349,6 @@ a_contender_that_cannot_run_is_left_out_test() ->
 hosts_are_not_published_test_() ->
     [?_assertEqual(<<"bin/beamway bench rpc --hosts <2 hosts> --quick">>, command("rpc", ["--hosts", "a,b", "--quick"])),
      ?_assertEqual(<<"bin/beamway bench rpc --hosts=<3 hosts>">>, command("rpc", ["--hosts=a,b,c"]))].
-
-rate_and_p99_test() ->
-    Window = #{elapsed_ns => 500000000, counts => [{11, 100}]},
-    ?assertEqual({400.0, 0.01}, rate_and_p99([Window, Window])),
-    ?assertError(no_call_ended, rate_and_p99([#{elapsed_ns => 1, counts => []}])).
 
 explain_names_the_remedy_test_() ->
     [?_assertNotEqual(nomatch, string:find(explain({error, Reason, []}), Remedy))

@@ -47,7 +47,7 @@ compared(Kind, Speed, Repeat, Solve) ->
                         Solved = [{Which, Solve(Which, Ants)} || Which <- Order],
                         [_] = lists:usort([Cost || {_, {Cost, _}} <- Solved]),
                         [{_, With}, {_, Without}] = [proplists:get_value(Which, Solved) || Which <- [with, without]],
-                        ok = beamway_bench:note("bench placement: ML-ACO with ~b ants: ~.2f s with ~s, ~.2f s without", [Ants, With, Kind, Without]),
+                        ok = beamway_bench_text:note("bench placement: ML-ACO with ~b ants: ~.2f s with ~s, ~.2f s without", [Ants, With, Kind, Without]),
                         Acc#{ratio_key(Kind, Ants) => Without / With, key(Kind, with, Ants) => With, key(Kind, without, Ants) => Without}
                 end, #{}, All).
 

@@ -104,7 +104,7 @@ name(Path, Tls, What) -> iolist_to_binary(["hosts_", short(Path), "_", Tls, shor
 short(path_1ms) -> "1ms";
 short(path_20ms) -> "20ms";
 short(Bytes) when is_integer(Bytes) ->
-    [case Bytes of 1048576 -> "bytes_"; _ -> "rate_" end, beamway_bench:size_text(Bytes)];
+    [case Bytes of 1048576 -> "bytes_"; _ -> "rate_" end, beamway_bench_text:size_text(Bytes)];
 short(Name) -> atom_to_list(Name).
 
 -ifdef(TEST).

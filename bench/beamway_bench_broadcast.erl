@@ -43,14 +43,14 @@ measure(#{contender := #{name := Name}, members := [First | _]} = Cluster, Cases
                                      [{crossed_key(Bytes), Crossed / Count}, {time_key(Bytes), Us / Count / 1000}]
                                  end || {Bytes, Count} <- Cases])).
 
-crossed_key(Bytes) -> iolist_to_binary(["bytes over the link, message of ", beamway_bench:size_words(Bytes)]).
+crossed_key(Bytes) -> iolist_to_binary(["bytes over the link, message of ", beamway_bench_text:size_words(Bytes)]).
 
-time_key(Bytes) -> iolist_to_binary(["time until all have it, message of ", beamway_bench:size_words(Bytes)]).
+time_key(Bytes) -> iolist_to_binary(["time until all have it, message of ", beamway_bench_text:size_words(Bytes)]).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{cases := Cases}) ->
-    [#{name => iolist_to_binary(["broadcast_", beamway_bench:size_text(Bytes), Suffix]), unit => Unit, better => lower, key => Key, contender => direct_tcp, baselines => [tcp, beamway_tcp]}
+    [#{name => iolist_to_binary(["broadcast_", beamway_bench_text:size_text(Bytes), Suffix]), unit => Unit, better => lower, key => Key, contender => direct_tcp, baselines => [tcp, beamway_tcp]}
      || {Bytes, _} <- Cases, {Suffix, Unit, Key} <- [{"", <<"B">>, crossed_key(Bytes)}, {"_ms", <<"ms">>, time_key(Bytes)}]].
 
 %% ---- functions that run on the nodes ----

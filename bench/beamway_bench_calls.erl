@@ -15,7 +15,7 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case beamway_bench:numbers("--callers", proplists:get_value(callers, Given), 1, 10000) of
+    case beamway_bench_text:numbers("--callers", proplists:get_value(callers, Given), 1, 10000) of
         {ok, Callers} -> {ok, #{callers => Callers, window => case Speed of quick -> {200, 500}; full -> {500, 2000} end}};
         {error, Why} -> {error, Why}
     end.

@@ -53,5 +53,5 @@ real_nodes_test_() ->
 
 run_options() ->
     #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end,
-      contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
+      contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), 50)}.
 -endif.

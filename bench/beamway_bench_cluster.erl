@@ -40,7 +40,7 @@ repeats(_) -> 1.
 measure(Speed, _) ->
     Seeds = lists:seq(1, case Speed of full -> 20; quick -> 3 end),
     Seconds = large(),
-    ok = beamway_bench:note("bench placement: 1024 nodes in ~.2f s", [Seconds]),
+    ok = beamway_bench_text:note("bench placement: 1024 nodes in ~.2f s", [Seconds]),
     Shapes = [shape(Shape, Seeds, alpha_tries(Speed, lists:member(Shape, ?LARGE_SHAPES))) || {Shape, _} <- beamway_bench_planted:shapes()],
     Tried = [Others || {_, _, {_, Others}} <- Shapes],
     Figures = [{exact_key(Shape), of_20(Own)} || {Shape, Own, _} <- Shapes] ++ [{alpha_key(Shape), mean(Others)} || {Shape, _, {_, Others}} <- Shapes],
@@ -54,7 +54,7 @@ measure(Speed, _) ->
 shape(Shape, Seeds, Tries) ->
     Own = scores(mdl, Shape, Seeds),
     Best = best_alpha(Shape, Tries),
-    ok = beamway_bench:note("bench placement: ~-18s exact ~2b of ~b, F1 ~.2f~ts", [Shape, exact(Own), length(Own), mean(Own), alpha_text(Best)]),
+    ok = beamway_bench_text:note("bench placement: ~-18s exact ~2b of ~b, F1 ~.2f~ts", [Shape, exact(Own), length(Own), mean(Own), alpha_text(Best)]),
     {Shape, Own, Best}.
 
 alpha_text(none) -> "";

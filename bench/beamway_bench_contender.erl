@@ -39,7 +39,7 @@ list(Root, PollUs) ->
     Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [{"BEAMWAY_COMPRESS", "never"}], link => shm},
     Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
     [Stock,
-     Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
+     Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := beamway_bench_tuned:args()},
      Stock#{name := tcp_spin, title := "stock TCP, spinning", args := spin_args()},
      Stock#{name := tcp_mptcp, title := "stock TCP over MPTCP", kernel => mptcp, wrapper => ["mptcpize", "run"]},
      Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
@@ -81,16 +81,6 @@ way(_) -> stock.
 
 variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
-
-%% Returns the settings that a careful operator without Beamway would use: the best options that `bench tune-tcp' has found or, if it has not been
-%% run, OTP's own remedy for many small messages.
-tuned_args() ->
-    case beamway_bench_tune:args(beamway_bench_tune:best()) of
-        unknown ->
-            Options = "[{delay_send,true},{nodelay,true},{buffer,1000000}]",
-            ["-kernel", "inet_dist_listen_options", Options, "inet_dist_connect_options", Options];
-        Args -> Args
-    end.
 
 %% Returns the flags that make schedulers poll without Beamway: they busy-wait for as long as OTP allows before they sleep.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).

@@ -131,7 +131,7 @@ finish(_, #{}) ->
         {ok, Stored} ->
             io:format("~nOver rdma, in a virtual machine with soft-RoCE, ~ts (make bench-rdma measures it anew):~n~ts",
                       [beamway_bench_store:age(Stored), beamway_bench_store:to_text(<<"cost_rdma_">>, Stored)]);
-        {error, Why} -> beamway_bench:note("no figures of rdma: ~ts", [Why])
+        {error, Why} -> beamway_bench_text:note("no figures of rdma: ~ts", [Why])
     end.
 
 -ifdef(TEST).

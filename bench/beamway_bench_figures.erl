@@ -62,7 +62,7 @@ problems() -> of_files() ++ unknown_commits().
 
 of_files() ->
     pages() ++ outdated(pictures()) ++ schema()
-        ++ beamway_bench_gate:files(beamway_bench_nodes:root(), [Text || {_, Text} <- markdown_files()]) ++ [beamway_bench_gate:dead_text(Entry) || Entry <- dead()].
+        ++ beamway_bench_gate:files(beamway_bench_checkout:root(), [Text || {_, Text} <- markdown_files()]) ++ [beamway_bench_gate:dead_text(Entry) || Entry <- dead()].
 
 dead() -> beamway_bench_gate:dead(stale(), fun read/1).
 
@@ -82,7 +82,7 @@ twice(Terms) ->
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
      || {Kind, Name} <- lists:usort(Keys -- lists:usort(Keys))].
 
-path(File) -> filename:join(beamway_bench_nodes:root(), File).
+path(File) -> filename:join(beamway_bench_checkout:root(), File).
 
 results() -> [{Name, Result} || {result, Name, Result} <- config()].
 
@@ -191,9 +191,9 @@ is_better(#{<<"baseline">> := One, <<"better">> := Better}, #{<<"baseline">> := 
 compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
 compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit} = Entry) ->
     [[title(binary_to_list(Name)), " ", number(Value, Unit)], ratio(Entry),
-     case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
+     case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_text:verdict(Verdict) end].
 
-ratio(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)).
+ratio(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_text:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)).
 
 %% Summarizes a whole comparison in one row: rounded numbers, the two most important rivals, and a single ratio.
 brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
@@ -220,7 +220,7 @@ pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
 from(Names) -> ["From ", lists:join(", ", [dated(Name, shown(Name)) || Name <- unique(Names)]), ".\n"].
 
 whole(Value) when Value < 1000 -> integer_to_list(round(Value));
-whole(Value) -> beamway_bench_report:number(Value).
+whole(Value) -> beamway_bench_text:number(Value).
 
 dated(Name, {hidden, Why}) -> ["`", Name, "` (", Why, ")"];
 dated(Name, {Age, #{<<"measured_at">> := At, <<"repeats">> := Repeats} = Stored}) ->
@@ -263,8 +263,8 @@ verdicts() ->
 
 quantity(Value, Unit) -> [number(Value, Unit), " ", unit(Unit)].
 
-number(Value, <<"B/s">>) -> beamway_bench_report:number(Value / 1.0e6);
-number(Value, _) -> beamway_bench_report:number(Value).
+number(Value, <<"B/s">>) -> beamway_bench_text:number(Value / 1.0e6);
+number(Value, _) -> beamway_bench_text:number(Value).
 
 unit(<<"B/s">>) -> "MB/s";
 unit(Unit) -> Unit.
@@ -318,7 +318,7 @@ value(null) -> ?AGAIN;
 value(true) -> "yes";
 value(false) -> "**no**";
 value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Number);
-value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
+value(Number) when is_number(Number) -> beamway_bench_text:number(Number);
 value(Text) when is_binary(Text) -> Text.
 
 %% Lists the results from which the numbers come.
@@ -359,7 +359,7 @@ both() ->
     [{File, Text, iolist_to_binary(filled(Text, Tables))} || {File, Text} <- markdown_files(), binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
 
 markdown_files() ->
-    [{path(File), Text} || Pattern <- ["*.md", "*/*.md", "*/*/*.md"], File <- lists:sort(filelib:wildcard(Pattern, beamway_bench_nodes:root())), hd(filename:split(File)) =/= "build",
+    [{path(File), Text} || Pattern <- ["*.md", "*/*.md", "*/*/*.md"], File <- lists:sort(filelib:wildcard(Pattern, beamway_bench_checkout:root())), hd(filename:split(File)) =/= "build",
                            {ok, Text} <- [file:read_file(path(File))]].
 
 filled(Text, Tables) ->
@@ -378,7 +378,7 @@ write() ->
     lists:max([0 | [draw(Picture) || Picture <- pictures(), outdated([Picture]) =/= []]]).
 
 pages() ->
-    [[string:prefix(File, beamway_bench_nodes:root() ++ "/"), ": its figures are not those of bench/results. Run: make figures"] || {File, Is, Should} <- both(), Is =/= Should].
+    [[string:prefix(File, beamway_bench_checkout:root() ++ "/"), ": its figures are not those of bench/results. Run: make figures"] || {File, Is, Should} <- both(), Is =/= Should].
 
 schema() -> [Why || {Name, _} <- results(), {error, Why} <- [present(Name)]].
 

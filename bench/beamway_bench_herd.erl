@@ -47,7 +47,7 @@ measure(Speed, Repeat) ->
 
 simulated(Name, Policy, Age, Tasks, Seed) ->
     Mean = mean_response(Policy, Age, Tasks, Seed),
-    ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
+    ok = beamway_bench_text:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
 %% @doc Returns the mean response time of one policy, in service times, not counting the first tenth of the tasks.

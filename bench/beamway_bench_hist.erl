@@ -6,7 +6,7 @@
 %% bucket.
 -module(beamway_bench_hist).
 
--export([new/0, add/2, total/1, snapshot/1, between/2, merge/1, count/1, percentile/2]).
+-export([new/0, add/2, total/1, snapshot/1, between/2, merge/1, count/1, percentile/2, rate_and_p99/1]).
 
 -export_type([t/0, counts/0]).
 
@@ -65,6 +65,16 @@ rank(_, [{Bucket, _}]) -> middle(Bucket);
 rank(Rank, [{Bucket, Count} | _]) when Rank =< Count -> middle(Bucket);
 rank(Rank, [{_, Count} | Counts]) -> rank(Rank - Count, Counts).
 
+%% @doc Returns the total calls per second of the callers on all nodes, and their p99 in microseconds.
+-spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
+rate_and_p99(Windows) ->
+    Rate = lists:sum([count(Counts) * 1.0e9 / Elapsed
+                      || #{counts := Counts, elapsed_ns := Elapsed} <- Windows]),
+    case percentile(99, merge([Counts || #{counts := Counts} <- Windows])) of
+        none -> error(no_call_ended);
+        P99 -> {Rate, P99 / 1000}
+    end.
+
 %% Bucket 1 is for 0 ns. Up to 255 ns, each value has its own bucket; above that, there are 128 buckets per doubling.
 bucket(Ns) when Ns < 0 -> 1;
 bucket(Ns) when Ns < 256 -> Ns + 1;
@@ -106,6 +116,11 @@ percentile_test() ->
     ?assertEqual(100, count(Counts)),
     ?assertEqual([1, 50, 99, 100], [percentile(P, Counts) || P <- [0, 50, 99, 100]]),
     ?assertEqual(none, percentile(50, [])).
+
+rate_and_p99_test() ->
+    Window = #{elapsed_ns => 500000000, counts => [{11, 100}]},
+    ?assertEqual({400.0, 0.01}, rate_and_p99([Window, Window])),
+    ?assertError(no_call_ended, rate_and_p99([#{elapsed_ns => 1, counts => []}])).
 
 between_and_merge_test() ->
     Hist = new(),

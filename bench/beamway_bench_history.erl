@@ -37,7 +37,7 @@ touching(Commit, Paths) ->
 git(Words) ->
     case os:find_executable("git") of
         false -> {1, []};
-        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_nodes:root(), "-c", "core.quotePath=false" | Words], ?GIT_MS)
+        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_checkout:root(), "-c", "core.quotePath=false" | Words], ?GIT_MS)
     end.
 
 lines(Chunks) -> string:lexemes(lists:append(Chunks), "\n").

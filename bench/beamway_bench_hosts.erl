@@ -71,7 +71,7 @@ stop_epmd(#{ports := Ports}) ->
 -spec peer_options(host(), Root :: file:filename()) -> map().
 peer_options({Space, Address}, _Root) ->
     [Program | Words] = beamway_netns:host(Space),
-    #{host => Address, longnames => true, exec => {Program, Words ++ [beamway_bench_nodes:erl()]}};
+    #{host => Address, longnames => true, exec => {Program, Words ++ [beamway_bench_checkout:erl()]}};
 peer_options(Host, Root) ->
     #{host => name(Host), longnames => string:find(name(Host), ".") =/= nomatch,
       exec => {filename:join([Root, "bench", "remote_erl"]), [Host, Root]}}.

@@ -60,7 +60,7 @@ possible(Loads, Program) ->
     case [Load || Load <- Wanted, Program =:= false, lists:member(Load, [h2load, h2load_tls])] of
         [] -> Loads;
         Impossible ->
-            ok = beamway_bench:note("bench http: h2load is not installed (Debian: nghttp2-client), so HTTP/2 is not measured", []),
+            ok = beamway_bench_text:note("bench http: h2load is not installed (Debian: nghttp2-client), so HTTP/2 is not measured", []),
             Wanted -- Impossible
     end.
 
@@ -157,7 +157,7 @@ servers(Settings) ->
 start_all(#{processors := Processors} = Settings) ->
     Wanted = [{Name, Loads} || {Name, [_ | _] = Loads} <- loads(Settings)],
     Ports = [{Name, ?FIRST_PORT + N} || {N, {Name, _}} <- lists:zip(lists:seq(0, length(Wanted) - 1), Wanted)],
-    ok = beamway_bench:note("bench http: starting ~b servers and php-fpm", [length(Ports)]),
+    ok = beamway_bench_text:note("bench http: starting ~b servers and php-fpm", [length(Ports)]),
     Cores = lists:concat(["0-", Processors - 1]),
     ok = php(Cores),
     _ = [ok = beamway_bench_http_servers:start(Name, Port, #{cores => Cores, schedulers => Processors, fastcgi => fastcgi(Name, Port)}) || {Name, Port} <- Ports],

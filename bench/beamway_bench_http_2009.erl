@@ -52,7 +52,7 @@ groups(Settings) ->
      || Name <- lists:usort([Name || {Name, _, _} <- series(Settings)])].
 
 measure({Name, Schedulers, Backlog}, #{rates := Rates}) ->
-    ok = beamway_bench:note("bench http-2009: ~ts, backlog ~b, schedulers: ~b", [Name, Backlog, Schedulers]),
+    ok = beamway_bench_text:note("bench http-2009: ~ts, backlog ~b, schedulers: ~b", [Name, Backlog, Schedulers]),
     ok = beamway_bench_http_servers:start(Name, ?PORT, #{schedulers => Schedulers, backlog => Backlog, cores => case Schedulers of 1 -> "0"; _ -> "0,1" end}),
     try
         {key(Schedulers, Backlog), best([{Rate, [attempt(Rate) || _ <- lists:seq(1, ?ATTEMPTS)]} || Rate <- Rates])}

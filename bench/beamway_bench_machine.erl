@@ -66,7 +66,7 @@ commit_of_checkout() ->
 git(Words) ->
     case os:find_executable("git") of
         false -> none;
-        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_nodes:root() | Words], 10000)
+        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_checkout:root() | Words], 10000)
     end.
 
 os_release() ->

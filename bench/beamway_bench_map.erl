@@ -45,11 +45,11 @@ mapped(Name, {Count, Edges}, Tree, Seed) ->
     Seconds = Us / 1.0e6,
     case os:find_executable("scotch_gmap") of
         false ->
-            ok = beamway_bench:note("bench placement: map: ~ts: cost ~b in ~.2f s; install Debian's package scotch to compare", [Name, Own, Seconds]),
+            ok = beamway_bench_text:note("bench placement: map: ~ts: cost ~b in ~.2f s; install Debian's package scotch to compare", [Name, Own, Seconds]),
             [{time_key(Name), Seconds}];
         Gmap ->
             {Theirs, TheirSeconds} = by_scotch(Gmap, Count, Edges, Tree),
-            ok = beamway_bench:note("bench placement: map: ~-16ts cost ~9b in ~5.2f s, Scotch ~9b in ~5.2f s: ~.3f", [Name, Own, Seconds, Theirs, TheirSeconds, Own / Theirs]),
+            ok = beamway_bench_text:note("bench placement: map: ~-16ts cost ~9b in ~5.2f s, Scotch ~9b in ~5.2f s: ~.3f", [Name, Own, Seconds, Theirs, TheirSeconds, Own / Theirs]),
             [{time_key(Name), Seconds}, {cost_key(Name), Own / Theirs}]
     end.
 

@@ -44,7 +44,7 @@ figures_test() ->
 
 run_options() ->
     #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end,
-      contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
+      contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), 50)}.
 
 %% Calls to a dead server would look cheap, so failures must be detected.
 a_dead_server_fails_the_load_test_() ->

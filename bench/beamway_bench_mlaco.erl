@@ -29,7 +29,7 @@ measure(Speed, Repeat) ->
             after lists:foreach(fun(Group) -> removed(Group, 100) end, Groups)
             end;
         {error, Why} ->
-            ok = beamway_bench:note("bench placement: ML-ACO on nodes of unequal speed is skipped: ~ts", [Why]),
+            ok = beamway_bench_text:note("bench placement: ML-ACO on nodes of unequal speed is skipped: ~ts", [Why]),
             #{}
     end.
 

@@ -32,7 +32,7 @@ measure(Speed, Repeat) ->
     end.
 
 built({error, Why}, _, _) ->
-    ok = beamway_bench:note("bench placement: ML-ACO on a network with slow links is skipped: ~ts", [Why]),
+    ok = beamway_bench_text:note("bench placement: ML-ACO on a network with slow links is skipped: ~ts", [Why]),
     #{};
 built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
     try
@@ -62,7 +62,7 @@ measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     %% These first runs set up the connections, so that the setup is not part of the measurement.
     _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     [{With, Same}, {Without, Same}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
-    ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
+    ok = beamway_bench_text:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
     Solve = fun(Which, Ants) ->
                     Arguments = [case Which of with -> Plan; without -> Drawn end, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, Ants)],
                     {ok, #{cost := Cost, ms := Ms}} = peer:call(First, ml_aco_tree, run, Arguments, ?RUN_MS),

@@ -85,7 +85,7 @@ of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Address
 close_path(Name, Path) ->
     try beamway_path:counters(Path) of
         #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->
-            beamway_bench:note("path ~ts: packets were handed over up to ~b us late; the emulator took ~.2f of a processor",
+            beamway_bench_text:note("path ~ts: packets were handed over up to ~b us late; the emulator took ~.2f of a processor",
                                [title(Name), max(There, Back), Cpu / Seconds])
     after
         ok = beamway_path:close(Path)

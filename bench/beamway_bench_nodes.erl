@@ -10,7 +10,7 @@
 %% of `global' and prevent_overlapping_partitions. When one node is killed, all the others lose that same node, so they agree and stay connected.
 -module(beamway_bench_nodes).
 
--export([root/0, erl/0, start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
+-export([start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -31,22 +31,6 @@
 %% Nodes that stop at the same time share the processors, so a mesh of a hundred gets more time than a single node.
 -define(END_NODE_MS, 500).
 -define(MESH_MS, 10000).
-
-%% @doc Returns the directory of the checkout: the parent directory of this module's beam file that also contains its source.
--spec root() -> file:filename().
-root() ->
-    root(filename:dirname(filename:absname(code:which(?MODULE)))).
-
-root("/") -> error(no_checkout);
-root(Folder) ->
-    case filelib:is_regular(filename:join([Folder, "bench", ?MODULE_STRING ++ ".erl"])) of
-        true -> Folder;
-        false -> root(filename:dirname(Folder))
-    end.
-
-%% @doc Returns the `erl' of this VM's own OTP, which might not be the first one in PATH.
--spec erl() -> file:filename().
-erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
 %% @doc Starts an epmd that exits when the calling process exits.
 -spec start_epmd() -> epmd().
@@ -117,7 +101,7 @@ await_listener(Number, Deadline) ->
 %% @doc Starts one contender's nodes in parallel, and waits until all of them have booted.
 -spec start(epmd(), beamway_bench_contender:t(), options()) -> cluster().
 start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count := Count} = Options) ->
-    Root = root(),
+    Root = beamway_bench_checkout:root(),
     ok = check_built(Contender, Root),
     ok = beamway_bench_tls:prepare(Contender, Root),
     Cookie = random_text(),
@@ -162,7 +146,7 @@ unique_prefix() ->
 
 start_peer(Wrapper, Options) ->
     Tag = make_ref(),
-    {Program, Words} = maps:get(exec, Options, {erl(), []}),
+    {Program, Words} = maps:get(exec, Options, {beamway_bench_checkout:erl(), []}),
     %% Like `bin/beamway' itself, the node must not load code from the current directory.
     InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh"] ++ Wrapper ++ [Program | Words]},
     {ok, Peer, _} = peer:start_link(Options#{exec => InRoot, wait_boot => {self(), Tag}}),

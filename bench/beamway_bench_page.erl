@@ -54,7 +54,7 @@ help() ->
               [getopt:usage_cmd_line("beamway bench report", options()), getopt:usage_options(options())]).
 
 usage(Why) ->
-    beamway_bench:note("bench report: ~ts; see: beamway bench report --help", [Why]),
+    beamway_bench_text:note("bench report: ~ts; see: beamway bench report --help", [Why]),
     2.
 
 report(Given) ->
@@ -68,8 +68,8 @@ runs(Questions) ->
     [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- lists:uniq([Run || {_, Run, _} <- Questions])].
 
 answered({{Bench, Words}, Questions}) ->
-    [beamway_bench:note("bench report: ~ts", [Text]) || {Text, _} <- Questions],
-    Progress = fun(Format, Args) -> beamway_bench:note("bench ~ts: " ++ Format, [Bench | Args]) end,
+    [beamway_bench_text:note("bench report: ~ts", [Text]) || {Text, _} <- Questions],
+    Progress = fun(Format, Args) -> beamway_bench_text:note("bench ~ts: " ++ Format, [Bench | Args]) end,
     case beamway_bench:measure(Bench, Words, #{repeats => ?REPEATS, budget_ms => ?BUDGET_MS, progress => Progress}) of
         {ok, Result} ->
             #{metrics := Entries} = beamway_bench_report:to_json(Result),
@@ -77,7 +77,7 @@ answered({{Bench, Words}, Questions}) ->
             Found = [{Text, Metric, row(Text, Metric, Entries, Published)} || {Text, Metric} <- Questions],
             {[Row || {_, _, #{} = Row} <- Found], [left(Text, "the measurement has no figure for it here") || {Text, _, none} <- Found]};
         {error, Why} ->
-            beamway_bench:note("bench ~ts: ~ts", [Bench, Why]),
+            beamway_bench_text:note("bench ~ts: ~ts", [Bench, Why]),
             {[], [left(Text, Why) || {Text, _} <- Questions]}
     end.
 
@@ -106,7 +106,7 @@ row(Text, Metric, Entries, Published) ->
 is_ours(Name) -> lists:prefix("beamway", atom_to_list(Name)) orelse lists:prefix("rdpipe", atom_to_list(Name)).
 
 written(#{rows := []}, _, _) ->
-    beamway_bench:note("bench report: nothing could be measured; the reasons stand above", []),
+    beamway_bench_text:note("bench report: nothing could be measured; the reasons stand above", []),
     1;
 written(Report, Folder, IsJson) ->
     Page = page(Report),
@@ -114,8 +114,8 @@ written(Report, Folder, IsJson) ->
     Files = [{filename:join(Folder, "bench-report.md"), Page}, {filename:join(Folder, "bench-report.json"), Json}],
     io:format("~ts", [case IsJson of true -> Json; false -> Page end]),
     case [Why || {File, Text} <- Files, {error, Why} <- [beamway_bench_store:write_text(File, Text)]] of
-        [] -> beamway_bench:note("wrote ~ts", [lists:join(" and ", [File || {File, _} <- Files])]), 0;
-        [Why | _] -> beamway_bench:note("bench report: ~ts", [Why]), 1
+        [] -> beamway_bench_text:note("wrote ~ts", [lists:join(" and ", [File || {File, _} <- Files])]), 0;
+        [Why | _] -> beamway_bench_text:note("bench report: ~ts", [Why]), 1
     end.
 
 %% @doc Returns the page in Markdown. The ratio is Beamway's value divided by the rival's.
@@ -138,9 +138,9 @@ page(#{rows := Rows, left_out := Left, machine := Machine, versions := Versions,
 line(#{question := Text, unit := Unit, beamway := Value, rival := Rival, rival_value := Other, ratio := Ratio, interval := Interval, range := Range,
        verdict := Verdict, better := Better, repeats := Repeats, published := Published}) ->
     Good = case Better of higher -> "more is better"; lower -> "less is better" end,
-    ["| ", Text, " (", Good, ", ", integer_to_list(Repeats), " repeats) | ", beamway_bench_report:number(Value), " ", Unit, " | ", Rival, ": ", beamway_bench_report:number(Other),
-     " | ", beamway_bench_report:ratio(Ratio, Interval, Range), " | ", beamway_bench_report:verdict(Verdict), " | ",
-     case Published of null -> "none"; _ -> beamway_bench_report:number(Published) end, " |\n"].
+    ["| ", Text, " (", Good, ", ", integer_to_list(Repeats), " repeats) | ", beamway_bench_text:number(Value), " ", Unit, " | ", Rival, ": ", beamway_bench_text:number(Other),
+     " | ", beamway_bench_text:ratio(Ratio, Interval, Range), " | ", beamway_bench_text:verdict(Verdict), " | ",
+     case Published of null -> "none"; _ -> beamway_bench_text:number(Published) end, " |\n"].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -86,7 +86,7 @@ prepare(Given, Speed) ->
                             quick -> {"100,300", #{repeats => 1, idle_ms => 4000, rounds => 20, storms => 10}};
                             full -> {"100,300,1000,3000", #{repeats => 5, idle_ms => 15000, rounds => 100, storms => 20}}
                         end,
-    case beamway_bench:numbers("--links", proplists:get_value(links, Given, Links), 3, 10000) of
+    case beamway_bench_text:numbers("--links", proplists:get_value(links, Given, Links), 3, 10000) of
         {ok, Counts} -> {ok, Settings#{links => Counts, repeats => proplists:get_value(repeats, Given, maps:get(repeats, Settings)), budget_ms => infinity}};
         {error, Why} -> {error, Why}
     end.

@@ -116,7 +116,7 @@ mpi(#{mpi := Mpi, window_ms := Ms}) ->
     maps:from_list(lists:append([[{size_key(Size), P50 / 1000}, {p99(size_key(Size)), P99 / 1000}]
                                  || {Size, P50, P99} <- Rows])).
 
-size_key(Size) -> unicode:characters_to_binary(["round trip ", beamway_bench:size_words(Size)]).
+size_key(Size) -> unicode:characters_to_binary(["round trip ", beamway_bench_text:size_words(Size)]).
 
 p99(Key) -> <<Key/binary, ", p99">>.
 

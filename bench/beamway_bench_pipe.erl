@@ -69,7 +69,7 @@ can(_) -> true.
 -spec can_run(Programs :: [string()]) -> ok | {error, unicode:chardata()}.
 can_run(Programs) ->
     Missing = [Program || Program <- ["python3", "ip", "ss", "ssh" | Programs], os:find_executable(Program) =:= false],
-    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
+    IsBuilt = filelib:is_regular(filename:join([beamway_bench_checkout:root(), "rdpipe", "build", "bin", "rdpipe"])),
     case {string:trim(os:cmd("id -u")), Missing, IsBuilt} of
         {"0", [], true} -> ok;
         {"0", [], false} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};

@@ -67,13 +67,13 @@ measure(Speed, _) ->
 
 %% Starts nodes with little memory on stock TCP, in batches of ten.
 started(Epmd) ->
-    Root = beamway_bench_nodes:root(),
+    Root = beamway_bench_checkout:root(),
     #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
     Args = maps:get(args, Stock) ++ ["+S", "1", "+SDio", "1", "+A", "1", "-pa", filename:join([Root, "apps", "placement", "ebin"]),
                                      "-kernel", "prevent_overlapping_partitions", "false"],
     Cluster = beamway_bench_nodes:start(Epmd, Stock#{args := Args}, #{count => ?BATCH}),
     _ = beamway_bench_nodes:all(Cluster, attr, start, []),
-    ok = beamway_bench:note("bench placement: ~b more nodes of ~b are up", [?BATCH, ?NODES]),
+    ok = beamway_bench_text:note("bench placement: ~b more nodes of ~b are up", [?BATCH, ?NODES]),
     Cluster.
 
 %%% One node is stopped
@@ -86,7 +86,7 @@ deadline(First, Members, Names) ->
     _ = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),
     {ok, Chosen, #{took_us := Took}} = beamway_bench_nodes:call(First, placement, choose_nodes, [Names, Query]),
     _ = os:cmd("kill -CONT " ++ integer_to_list(OsPid)),
-    ok = beamway_bench:note("bench placement: one of ~b nodes is stopped: ~b answers after ~.1f ms", [?NODES, length(Chosen), Took / 1000]),
+    ok = beamway_bench_text:note("bench placement: one of ~b nodes is stopped: ~b answers after ~.1f ms", [?NODES, length(Chosen), Took / 1000]),
     #{answers_key() => length(Chosen), deadline_key() => Took / 1000}.
 
 %%% Five nodes are stopped
@@ -119,7 +119,7 @@ propagation(First, Names, Speed) ->
 way(First, Names, Count, Way, Seconds) ->
     _ = [ok = beamway_bench_nodes:call(First, erpc, call, [Name, placement, insert, [bench_clock, {dynamic, {?MODULE, clock, []}}]]) || Name <- Names],
     {Messages, Ages, Times} = beamway_bench_nodes:call(First, ?MODULE, choices, [Names, Way, Seconds * 1000, 100], Seconds * 1000 + 60000),
-    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
+    ok = beamway_bench_text:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
 %% @doc Returns the value of the attribute, which is the node's own clock. Runs on each node.
@@ -170,7 +170,7 @@ policy_mean(Choosers, Names, Policy, Tasks) ->
     GapMs = ?SERVICE_MS * ?CHOOSERS / (?LOAD * ?HERD_NODES),
     Means = beamway_bench_nodes:all(Choosers, ?MODULE, spawn_tasks, [Names, Policy, Tasks, GapMs, ?SERVICE_MS], round(Tasks * GapMs) * 4 + 120000),
     Mean = lists:sum(Means) / length(Means) / ?SERVICE_MS,
-    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: mean response ~.2f", [?HERD_NODES, Policy, Mean]),
+    ok = beamway_bench_text:note("bench placement: ~b nodes, ~ts: mean response ~.2f", [?HERD_NODES, Policy, Mean]),
     Mean.
 
 %% @doc Runs on each node: starts a server with one queue.

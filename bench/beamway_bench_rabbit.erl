@@ -26,7 +26,7 @@
 %% @doc Copies Beamway to a directory that the package's user may read.
 -spec install() -> ok.
 install() ->
-    Source = filename:join([beamway_bench_nodes:root(), "apps", "beamway"]),
+    Source = filename:join([beamway_bench_checkout:root(), "apps", "beamway"]),
     ok = filelib:ensure_dir(?LIB ++ "/x"),
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
@@ -35,7 +35,7 @@ install() ->
 -spec install_key(User :: string(), file:filename()) -> File :: file:filename().
 install_key(User, Folder) ->
     {Made, File} = {filename:join(Folder, "key"), ?LIB ++ "/key"},
-    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Made], 60000),
+    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_checkout:root(), "bin/beamway"), ["keygen", Made], 60000),
     {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", User, "-m", "400", Made, File], 10000),
     File.
 

@@ -72,7 +72,7 @@ clusters(Names, Settings) ->
 
 start_clusters(Names, #{contenders := Contenders}) ->
     ok = beamway_bench_rabbit:install(),
-    ok = beamway_bench:note("bench rabbitmq: starting ~b clusters of three nodes", [length(Names)]),
+    ok = beamway_bench_text:note("bench rabbitmq: starting ~b clusters of three nodes", [length(Names)]),
     Caller = self(),
     Starting = [{Name, spawn_monitor(fun() -> Caller ! {self(), start_cluster(maps:get(Name, Contenders), Base)} end)}
                 || {Name, Base} <- lists:zip(Names, lists:seq(6000, 6000 + 1000 * (length(Names) - 1), 1000))],
@@ -96,7 +96,7 @@ start_cluster(#{name := Name, link := Link} = Contender, Base) ->
         Others -> error({wrong_link, Name, Link, Others, "see beamway:links() of its nodes"})
     end.
 
-queue(Queue, Bytes) -> lists:flatten([atom_to_list(Queue), "_", beamway_bench:size_text(Bytes)]).
+queue(Queue, Bytes) -> lists:flatten([atom_to_list(Queue), "_", beamway_bench_text:size_text(Bytes)]).
 
 %% ---- the load ----
 
@@ -148,7 +148,7 @@ cpu_us(#{nodes := Numbers} = Cluster) ->
 
 key(Queue, Bytes, Which) ->
     What = case Which of rate -> "messages"; p99 -> "latency, p99"; cpu -> "processor time of the nodes" end,
-    unicode:characters_to_binary([atom_to_list(Queue), ", ", beamway_bench:size_words(Bytes), ": ", What]).
+    unicode:characters_to_binary([atom_to_list(Queue), ", ", beamway_bench_text:size_words(Bytes), ": ", What]).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].

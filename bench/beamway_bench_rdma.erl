@@ -48,7 +48,7 @@ device(Name, Usable) ->
     end.
 
 programs() ->
-    Own = filename:join([beamway_bench_nodes:root(), "native", "build", "bench", "rdma_bench"]),
+    Own = filename:join([beamway_bench_checkout:root(), "native", "build", "bench", "rdma_bench"]),
     Theirs = [{Name, os:find_executable(Name)} || Name <- ["ib_write_bw", "ib_send_bw", "ib_send_lat", "ib_write_lat"]],
     case {filelib:is_regular(Own), [Name || {Name, false} <- Theirs]} of
         {true, []} -> {ok, maps:from_list([{"rdma_bench", Own} | Theirs])};
@@ -69,7 +69,7 @@ measure(Name, #{messages := Messages} = Settings) ->
     Rates = [{key(Bytes), rate(Name, Bytes, Count, Settings)} || {Bytes, Count} <- maps:to_list(Messages)],
     maps:from_list([{?LATENCY, latency(Name, Settings)} || not lists:member(Name, ?PIPES)] ++ Rates).
 
-key(Bytes) -> unicode:characters_to_binary(["bytes a second, ", beamway_bench:size_words(Bytes)]).
+key(Bytes) -> unicode:characters_to_binary(["bytes a second, ", beamway_bench_text:size_words(Bytes)]).
 
 rate(rdma_link, Bytes, Count, Settings) -> link("bw", Bytes, Bytes * Count, Settings);
 rate(ib_write, Bytes, Count, Settings) -> column(4, perftest("ib_write_bw", bw_words(Bytes, Count), Settings));
@@ -103,7 +103,7 @@ link_figure(Text) ->
 
 %% Sends from a sparse file to /dev/null, so the result also includes what rdpipe does in addition to sending.
 pipe(Options, Block, Count, #{address := Address}) ->
-    Folder = filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin"]),
+    Folder = filename:join([beamway_bench_checkout:root(), "rdpipe", "build", "bin"]),
     Total = Block * Count,
     Words = ["-c", pipe_script(), "-", Folder, integer_to_list(free_port()), integer_to_list(Total), integer_to_list(Block), Address | Options],
     {Status, Lines} = beamway_bench_tools:run(os:find_executable("bash"), Words, ?PROGRAM_MS),

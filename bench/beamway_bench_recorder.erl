@@ -133,7 +133,7 @@ it_is_suspended_in_between_test_() ->
                          figures(Cluster, Sums, [{<<"running">>, fun({_, Count, _}) -> Count / 1 end}])
                  end,
         Group = #{nodes => 2, contenders => [beamway], directions => [forward], measure => Status},
-        Options = #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end, contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)},
+        Options = #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end, contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), 50)},
         {ok, Samples} = beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], Options) end),
         ?assertEqual(#{{beamway, <<"running">>} => #{forward => [4.0]}, {beamway_unrecorded, <<"running">>} => #{forward => [0.0]}}, Samples)
     end}.

@@ -32,7 +32,7 @@ measure(#{members := [One | _]} = Cluster, #{warm_ms := WarmMs, window_ms := Ms}
     maps:from_list([{key(Use, Bytes), beamway_bench_nodes:call(One, ?MODULE, rounds, [Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}], WarmMs + Ms + 2 * ?ANSWER_MS)}
                     || Bytes <- ?SIZES, Use <- ?USES]).
 
-key(Use, Bytes) -> iolist_to_binary([words(Use), ", ", beamway_bench:size_words(Bytes)]).
+key(Use, Bytes) -> iolist_to_binary([words(Use), ", ", beamway_bench_text:size_words(Bytes)]).
 
 words(forward) -> "sent on to a third node";
 words(part) -> "4 KB of it read";
@@ -41,7 +41,7 @@ words(whole) -> "all of it read".
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    [#{name => iolist_to_binary(["references_", atom_to_list(Use), "_", beamway_bench:size_text(Bytes)]), unit => <<"us">>, better => lower, key => key(Use, Bytes),
+    [#{name => iolist_to_binary(["references_", atom_to_list(Use), "_", beamway_bench_text:size_text(Bytes)]), unit => <<"us">>, better => lower, key => key(Use, Bytes),
        contender => teleport, baselines => [beamway]} || Bytes <- ?SIZES, Use <- ?USES].
 
 %% ---- functions that run on the nodes ----

@@ -7,7 +7,7 @@
 %% vary less.
 -module(beamway_bench_report).
 
--export([result/4, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, paired/3, save/3]).
+-export([result/4, to_json/1, to_text/1, paired/3, save/3]).
 
 -export_type([metric/0, result/0]).
 
@@ -133,34 +133,25 @@ rounded(_, Value) -> Value.
 %% @doc Returns the human-readable tables: first the values of every contender, and then how Beamway compares with them.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{figures := Figures, metrics := Metrics, warnings := Warnings}) ->
-    [table([["measured", "contender", "median", "unit", "spread", "worse when"]
-            | [figure_row(Figure) || Figure <- Figures]]),
+    [beamway_bench_text:table([["measured", "contender", "median", "unit", "spread", "worse when"] | [figure_row(Figure) || Figure <- Figures]]),
      case Metrics of
          [] -> "";
-         _ -> ["\n", table([["metric", "Beamway", "baseline", "", "unit", "ratio", ""]
-                            | [entry_row(Entry) || Entry <- Metrics]])]
+         _ -> ["\n", beamway_bench_text:table([["metric", "Beamway", "baseline", "", "unit", "ratio", ""] | [entry_row(Entry) || Entry <- Metrics]])]
      end,
      [["\nwarning: ", Warning, "\n"] || Warning <- Warnings]].
 
 figure_row(#{key := Key, contender := Name, median := Median, unit := Unit, spread := Spread, direction := Direction}) ->
-    [Key, atom_to_list(Name), {right, number(Median)}, Unit, {right, percent(Spread)}, direction(Direction)].
+    [Key, atom_to_list(Name), {right, beamway_bench_text:number(Median)}, Unit, {right, percent(Spread)}, direction(Direction)].
 
 direction(forward) -> "it connected";
 direction(reverse) -> "the other connected";
 direction(none) -> "".
 
 entry_row(#{name := Name, beamway := Median, baseline_name := null, unit := Unit}) ->
-    [Name, {right, number(Median)}, "", "", Unit, "", ""];
+    [Name, {right, beamway_bench_text:number(Median)}, "", "", Unit, "", ""];
 entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := Other, unit := Unit} = Entry) ->
-    [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
-     ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
-
-%% @doc Returns a ratio in human-readable form, with its interval or, if there are too few repeats, with its range.
--spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
-ratio(null, _, _) -> "";
-ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
-ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
-ratio(Ratio, null, null) -> number(Ratio).
+    [Name, {right, beamway_bench_text:number(Median)}, atom_to_list(Other), {right, beamway_bench_text:number(Base)}, Unit,
+     beamway_bench_text:ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), beamway_bench_text:verdict(maps:get(verdict, Entry))].
 
 %% @doc Returns the ratio of rounds that were measured in pairs, or "even" if the difference is within the noise.
 -spec paired(beamway_bench_stats:better(), Values :: [number(), ...], Baseline :: [number(), ...]) -> string().
@@ -168,47 +159,10 @@ paired(Better, Values, Baseline) ->
     {Ratio, Interval} = beamway_bench_stats:ratio(Values, Baseline),
     case beamway_bench_stats:verdict(Better, Interval) of
         even -> "even";
-        _ -> number(Ratio)
+        _ -> beamway_bench_text:number(Ratio)
     end.
 
-%% @doc Returns the verdict as it appears in the tables. Losses are shown as well.
--spec verdict(Verdict :: atom() | binary()) -> string().
-verdict(null) -> "";
-verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
-verdict(<<"unknown">>) -> "too few repeats";
-verdict(<<"loses">>) -> "LOSES";
-verdict(Verdict) -> binary_to_list(Verdict).
-
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
-
-%% @doc Returns a number in human-readable form, without meaningless digits.
--spec number(number()) -> string().
-number(N) when N < 0 -> "-" ++ number(-N);
-number(N) when N >= 999.5 -> thousands(integer_to_list(round(N)));
-number(N) when N >= 99.95 -> integer_to_list(round(N));
-number(N) when N >= 9.995 -> lists:flatten(io_lib:format("~.1f", [float(N)]));
-number(N) -> lists:flatten(io_lib:format("~.2f", [float(N)])).
-
-thousands(Digits) when length(Digits) =< 3 -> Digits;
-thousands(Digits) ->
-    {Front, Back} = lists:split(length(Digits) - 3, Digits),
-    thousands(Front) ++ "," ++ Back.
-
-%% @doc Formats rows as aligned columns; the first row is the heading. `{right, Text}' is right-aligned.
--spec table([[unicode:chardata() | {right, unicode:chardata()}]]) -> unicode:chardata().
-table(Rows) ->
-    Widths = widths(Rows),
-    [[string:trim(lists:join("  ", lists:zipwith(fun cell/2, Row, Widths)), trailing), "\n"] || Row <- Rows].
-
-widths([[] | _]) -> [];
-widths(Rows) ->
-    [lists:max([string:length(text(hd(Row))) || Row <- Rows]) | widths([tl(Row) || Row <- Rows])].
-
-cell({right, Text}, Width) -> string:pad(Text, Width, leading);
-cell(Text, Width) -> string:pad(Text, Width, trailing).
-
-text({right, Text}) -> Text;
-text(Text) -> Text.
 
 %% @doc Stores the result as a JSON object; see beamway_bench_store:publish/3.
 -spec save(file:filename(), result(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
@@ -278,15 +232,7 @@ a_loss_is_shown_test() ->
     Text = unicode:characters_to_binary(to_text(result(<<"x">>, metrics(), Samples, #{}))),
     ?assertNotEqual(nomatch, binary:match(Text, <<"0.50 [0.50, 0.50]  LOSES">>)).
 
-number_test_() ->
-    [?_assertEqual(Want, number(N))
-     || {Want, N} <- [{"1,234,568", 1234567.8}, {"1,000", 999.6}, {"999", 999.4}, {"100", 99.96}, {"99.9", 99.94},
-                      {"10.0", 9.996}, {"0.50", 0.5}, {"0.00", 0}, {"-12.0", -12}]].
-
 rounded_test_() ->
     [?_assertEqual(Want, rounded(x, N)) || {Want, N} <- [{1.2346, 1.23456}, {123456, 123456.4}, {0.00012346, 0.000123456},
                                                          {0.0, 0.0}, {7, 7}, {null, null}]].
-
-table_test() ->
-    ?assertEqual(<<"a    bb\nccc   1\n">>, unicode:characters_to_binary(table([["a", "bb"], ["ccc", {right, "1"}]]))).
 -endif.

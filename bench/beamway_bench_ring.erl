@@ -23,7 +23,7 @@ options() ->
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     Nodes = proplists:get_value(nodes, Given),
-    case beamway_bench:numbers("--workers", proplists:get_value(workers, Given), 1, 64) of
+    case beamway_bench_text:numbers("--workers", proplists:get_value(workers, Given), 1, 64) of
         {ok, Workers} when Nodes >= 2, Nodes =< 16 -> fitting(#{workers => Workers, nodes => Nodes, rounds => case Speed of quick -> 1; full -> 2 end});
         {ok, _} -> {error, io_lib:format("--nodes ~b: expected a number from 2 to 16", [Nodes])};
         {error, Why} -> {error, Why}
@@ -59,7 +59,7 @@ round_trip(Way, Name, Next, {Workers, Kind}) ->
     Start = erlang:monotonic_time(microsecond),
     Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_messages, ring, [Way, {To, Nodes}, {Workers, ?BYTES, Kind}]} || {Member, To} <- Next], 120000)),
     Elapsed = erlang:monotonic_time(microsecond) - Start,
-    beamway_bench:note("ring: ~ts, ~b workers, ~ts: ~ts us; mean ~.3f s",
+    beamway_bench_text:note("ring: ~ts, ~b workers, ~ts: ~ts us; mean ~.3f s",
                        [Name, Workers, Kind, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
     Nodes * Workers * ?BYTES / Elapsed.
 

@@ -37,8 +37,8 @@ hosts(Text) -> beamway_bench_hosts:parse(Text).
 
 prepare(Given, Speed, NodesText, Hosts) ->
     Callers = proplists:get_value(callers, Given),
-    Nodes = beamway_bench:numbers("--nodes", NodesText, 2, 16),
-    Sizes = beamway_bench:numbers("--size", proplists:get_value(size, Given, integer_to_list(?SMALL)), 0, 1 bsl 26),
+    Nodes = beamway_bench_text:numbers("--nodes", NodesText, 2, 16),
+    Sizes = beamway_bench_text:numbers("--size", proplists:get_value(size, Given, integer_to_list(?SMALL)), 0, 1 bsl 26),
     Common = #{kind => case proplists:get_bool(erpc, Given) of true -> erpc; false -> rpc end,
                chart => proplists:get_value(chart, Given, none), hosts => Hosts, window_ms => window_ms(Speed), warm_ms => 100 + window_ms(Speed) div 8},
     case {Nodes, Sizes, Callers} of
@@ -64,7 +64,7 @@ fitting(#{nodes := Nodes, sizes := Sizes, callers := Callers} = Settings) ->
         Room when Need > Room ->
             {error, io_lib:format("--size ~ts with ~b callers on ~b nodes needs about ~b MB, and ~b MB may be used here; "
                                   "take a smaller size or fewer --callers",
-                                  [beamway_bench:size_text(lists:max(Sizes)), Callers, lists:max(Nodes),
+                                  [beamway_bench_text:size_text(lists:max(Sizes)), Callers, lists:max(Nodes),
                                    Need bsr 20, Room bsr 20])};
         _ -> {ok, Settings}
     end.
@@ -99,10 +99,10 @@ run_load(Cluster, Load, #{warm_ms := WarmMs, window_ms := Ms}) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, window, [WarmMs], WarmMs + 30000),
     Windows = beamway_bench_nodes:all(Cluster, beamway_bench_load, window, [Ms], Ms + 30000),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
-    beamway_bench:rate_and_p99(Windows).
+    beamway_bench_hist:rate_and_p99(Windows).
 
 key(Count, Size, Which) ->
-    Of = case Size of ?SMALL -> ""; _ -> [" of ", beamway_bench:size_words(Size)] end,
+    Of = case Size of ?SMALL -> ""; _ -> [" of ", beamway_bench_text:size_words(Size)] end,
     Kind = case Which of rate -> ""; p99 -> ", p99" end,
     unicode:characters_to_binary(["calls", Of, ", ", integer_to_list(Count), " nodes", Kind]).
 
@@ -125,7 +125,7 @@ rate(Name, Own, Count, Size) ->
       contender => Own, baselines => [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix]}.
 
 name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
-name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).
+name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench_text:size_text(Size)]).
 
 rdma_name(<<"rpc_n4">>) -> <<"rpc_rdma">>;
 rdma_name(<<"rpc_", Rest/binary>>) -> <<"rpc_rdma_", Rest/binary>>.

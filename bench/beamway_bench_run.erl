@@ -162,7 +162,7 @@ guarded(Fun) ->
 
 options(Repeats, Fresh) ->
     #{repeats => Repeats, fresh => Fresh, budget_ms => infinity, progress => fun(_, _) -> ok end,
-      contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
+      contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), 50)}.
 
 %% Runs real nodes. Whether they are kept or not, each contender and direction gets its values, and no node survives.
 real_nodes_test_() ->

@@ -17,7 +17,7 @@
 
 %% @doc Returns the file of the result with this name.
 -spec file(Name :: string()) -> file:filename().
-file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ ".json"]).
+file(Name) -> filename:join([beamway_bench_checkout:root(), "bench", "results", Name ++ ".json"]).
 
 %% @doc Returns the fields that every result needs. It must be called before the measurement, which changes the machine's load average.
 -spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
@@ -181,14 +181,14 @@ days(Days) -> io_lib:format("~b days ago", [Days]).
 -spec to_text(Prefix :: binary(), stored()) -> unicode:chardata().
 to_text(Prefix, #{<<"metrics">> := Metrics}) ->
     Rows = [row(Metric) || #{<<"name">> := Name} = Metric <- Metrics, string:prefix(Name, Prefix) =/= nomatch],
-    beamway_bench_report:table([["metric", "Beamway", "baseline", "", "unit", "ratio"] | Rows]).
+    beamway_bench_text:table([["metric", "Beamway", "baseline", "", "unit", "ratio"] | Rows]).
 
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := null}) ->
-    [Name, {right, beamway_bench_report:number(Own)}, "", "", Unit, ""];
+    [Name, {right, beamway_bench_text:number(Own)}, "", "", Unit, ""];
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := Base, <<"baseline_name">> := Other,
       <<"ratio">> := Ratio, <<"interval">> := Interval} = Metric) ->
-    [Name, {right, beamway_bench_report:number(Own)}, Other, {right, beamway_bench_report:number(Base)}, Unit,
-     beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Metric, null))].
+    [Name, {right, beamway_bench_text:number(Own)}, Other, {right, beamway_bench_text:number(Base)}, Unit,
+     beamway_bench_text:ratio(Ratio, Interval, maps:get(<<"range">>, Metric, null))].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

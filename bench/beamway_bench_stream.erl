@@ -55,7 +55,7 @@ unit_bytes(Bytes) -> Bytes / 1.0e6.
 
 %% @doc Returns the label of the table row for messages of this size.
 -spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
-key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
+key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench_text:size_words(Bytes)]).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].

@@ -27,7 +27,7 @@ compile(Name, Compiler) ->
 -spec compile(Name :: string(), Compiler :: string(), Libraries :: [string()]) ->
           {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler, Libraries) ->
-    Folder = filename:join(beamway_bench_nodes:root(), "bench"),
+    Folder = filename:join(beamway_bench_checkout:root(), "bench"),
     Source = filename:join(Folder, Name ++ ".c"),
     Program = filename:join([Folder, "ebin", Name]),
     case {filelib:last_modified(Program) > filelib:last_modified(Source), os:find_executable(Compiler)} of
@@ -112,7 +112,7 @@ ask(Bench, Name, Args, Question, TimeoutMs) ->
 asked(Bench, Name, Args) ->
     case get({?MODULE, Name}) of
         undefined ->
-            Port = open(filename:join([beamway_bench_nodes:root(), "bench", Name]), Args),
+            Port = open(filename:join([beamway_bench_checkout:root(), "bench", Name]), Args),
             #{<<"ready">> := true} = answer(Bench, Port, ?START_MS),
             undefined = put({?MODULE, Name}, Port),
             Port;
@@ -122,7 +122,7 @@ asked(Bench, Name, Args) ->
 answer(Bench, Port, TimeoutMs) ->
     case line(Port, TimeoutMs) of
         {line, "{" ++ _ = Line} -> jiffy:decode(Line, [return_maps]);
-        {line, Line} -> beamway_bench:note("bench ~ts: ~ts", [Bench, Line]), answer(Bench, Port, TimeoutMs);
+        {line, Line} -> beamway_bench_text:note("bench ~ts: ~ts", [Bench, Line]), answer(Bench, Port, TimeoutMs);
         Else -> error({does_not_answer, Bench, Else})
     end.
 

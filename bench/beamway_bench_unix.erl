@@ -96,7 +96,7 @@ real_nodes_test_() ->
                   end,
         Group = #{nodes => 2, contenders => [unix], directions => [forward, reverse], measure => Measure},
         Options = #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end,
-                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)},
+                    contenders => beamway_bench_contender:all(beamway_bench_checkout:root(), 50)},
         ?assertEqual({ok, #{{unix, <<"sum">>} => #{forward => [3], reverse => [3]}}},
                      beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], Options) end))
     end}.

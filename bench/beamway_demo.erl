@@ -48,7 +48,7 @@ main(Words) ->
     end.
 
 default_file() ->
-    filename:join([beamway_bench_nodes:root(), "build", "demo.json"]).
+    filename:join([beamway_bench_checkout:root(), "build", "demo.json"]).
 
 complain(Format, Args) ->
     io:format(standard_error, "beamway: demo: " ++ Format ++ "~n", Args).
@@ -104,7 +104,7 @@ timed(Say, Name, Fun) ->
 
 measure(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
-    Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 50),
+    Contenders = beamway_bench_contender:all(beamway_bench_checkout:root(), 50),
     Stock = maps:get(tcp, Contenders),
     Beamway = (maps:get(beamway, Contenders))#{env := own_options()},
     {Step1, Clusters} = timed(Say, "start of 4 nodes, twice", fun() -> [start(Epmd, C) || C <- [Stock, Beamway]] end),
@@ -167,7 +167,7 @@ sum(#{calls := Calls, bytes := Bytes}, #{calls := MoreCalls, bytes := MoreBytes}
 
 figures(rate, Cluster) ->
     #{calls := Calls, bytes := Bytes} = Before = beamway_bench_cost:sample(Cluster),
-    {Rate, P99} = beamway_bench:rate_and_p99(windows(Cluster, ?WINDOW_MS)),
+    {Rate, P99} = beamway_bench_hist:rate_and_p99(windows(Cluster, ?WINDOW_MS)),
     #{calls := LaterCalls, bytes := LaterBytes} = After = beamway_bench_cost:sample(Cluster),
     Switches = beamway_bench_cost:per_call(fun(#{voluntary := V, forced := F}) -> V + F end, Before, After),
     {#{?CALLS => Rate, ?P99 => P99, ?SWITCHES => Switches},
@@ -254,8 +254,8 @@ shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := 
     stored(Say, File, beamway_bench_report:save(File, Result, Force), problems(Carried, Kill)).
 
 comparison(#{figures := Figures, metrics := Metrics}) ->
-    [Compared] = [case Verdict of even -> "even"; _ -> beamway_bench_report:number(Ratio) end || #{name := <<"demo_calls">>, ratio := Ratio, verdict := Verdict} <- Metrics],
-    beamway_bench_report:table(
+    [Compared] = [case Verdict of even -> "even"; _ -> beamway_bench_text:number(Ratio) end || #{name := <<"demo_calls">>, ratio := Ratio, verdict := Verdict} <- Metrics],
+    beamway_bench_text:table(
       [["", "calls/s", "spread", "p99 us", "system calls/call", "context switches/call", "ratio"],
        row("stock TCP", tcp, "", Figures), row("Beamway", beamway, Compared, Figures)]).
 
@@ -268,7 +268,7 @@ find(Name, Key, Figures) ->
 
 median(Name, Key, Figures) ->
     case find(Name, Key, Figures) of
-        [#{median := Median}] -> beamway_bench_report:number(Median);
+        [#{median := Median}] -> beamway_bench_text:number(Median);
         [] -> "not counted"
     end.
 
@@ -277,7 +277,7 @@ spread(Name, Figures) ->
     io_lib:format("~b %", [round(100 * Spread)]).
 
 link_table(Links) ->
-    beamway_bench_report:table([["node", "link", "reason"]
+    beamway_bench_text:table([["node", "link", "reason"]
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 

@@ -15,10 +15,10 @@
 -spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> ok.
 stay(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
-    #{beamway := Contender} = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
+    #{beamway := Contender} = beamway_bench_contender:all(beamway_bench_checkout:root(), 200),
     Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => "demo"}),
     ok = beamway_bench_nodes:connect(Cluster, forward),
-    Paths = [filename:join([beamway_bench_nodes:root(), "apps", App, "ebin"]) || App <- ["teleport", "placement", "yucan", "beamway_console"]],
+    Paths = [filename:join([beamway_bench_checkout:root(), "apps", App, "ebin"]) || App <- ["teleport", "placement", "yucan", "beamway_console"]],
     _ = beamway_bench_nodes:all(Cluster, code, add_pathsa, [Paths]),
     #{members := [First | _] = Members} = Cluster,
     Names = beamway_bench_nodes:names(Cluster),

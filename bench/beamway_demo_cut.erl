@@ -23,7 +23,7 @@ run(Epmd, Hosts) ->
     end.
 
 cut(Epmd, Name, [{Space, _} | _] = Hosts) ->
-    Contender = maps:get(Name, beamway_bench_contender:all(beamway_bench_nodes:root(), 50)),
+    Contender = maps:get(Name, beamway_bench_contender:all(beamway_bench_checkout:root(), 50)),
     #{members := [Caller, _]} = Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => 2, hosts => Hosts}),
     ok = beamway_bench_nodes:connect(Cluster, forward),
     [_, Called] = beamway_bench_nodes:names(Cluster),

@@ -28,7 +28,7 @@ on({ok, Net}) ->
 on({error, Why}) -> {error, Why}.
 
 measure(Hosts) ->
-    Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 50),
+    Contenders = beamway_bench_contender:all(beamway_bench_checkout:root(), 50),
     Epmd = beamway_bench_nodes:start_epmd(Hosts),
     Rates = maps:from_list(lists:append([pair(Epmd, [maps:get(Name, Contenders) || Name <- [Stock, Own]], Hosts) || {_, Stock, Own} <- ?PAIRS])),
     Cut = beamway_demo_cut:run(Epmd, Hosts),
@@ -53,7 +53,7 @@ rate(Cluster) ->
 text({ok, Rates, Cut}) ->
     [[begin
           #{Stock := Theirs, Own := Ours} = Rates,
-          [OursMedian, TheirsMedian] = [beamway_bench_report:number(beamway_bench_stats:median(Calls)) || Calls <- [Ours, Theirs]],
+          [OursMedian, TheirsMedian] = [beamway_bench_text:number(beamway_bench_stats:median(Calls)) || Calls <- [Ours, Theirs]],
           io_lib:format("Two hosts (network namespaces), ~ts: ~ts calls/s by Beamway, ~ts by stock distribution: ~ts.~n",
                         [What, OursMedian, TheirsMedian, beamway_bench_report:paired(higher, Ours, Theirs)])
       end || {What, Stock, Own} <- ?PAIRS], beamway_demo_cut:text(Cut)];

@@ -15,7 +15,7 @@
 %% @doc Measures for less than 10 s. yucan runs on the first node of the cluster, and yaws in its own VM.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
-    Ebin = filename:join([beamway_bench_nodes:root(), "apps", "yucan", "ebin"]),
+    Ebin = filename:join([beamway_bench_checkout:root(), "apps", "yucan", "ebin"]),
     _ = beamway_bench_nodes:all(Cluster#{members := lists:sublist(Members, 1)}, code, add_patha, [Ebin]),
     {ok, _} = beamway_bench_nodes:call(First, application, ensure_all_started, [yucan]),
     {ok, _} = beamway_bench_nodes:call(First, yucan, start, [#{listen => [#{port => 0}], handler => {?MODULE, none}}]),

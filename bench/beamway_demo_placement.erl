@@ -11,7 +11,7 @@
 %% @doc Starts placement on the nodes, starts two more workers on the first node than on the others, and queries it.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
-    Ebin = filename:join([beamway_bench_nodes:root(), "apps", "placement", "ebin"]),
+    Ebin = filename:join([beamway_bench_checkout:root(), "apps", "placement", "ebin"]),
     _ = beamway_bench_nodes:all(Cluster, code, add_patha, [Ebin]),
     _ = beamway_bench_nodes:all(Cluster, attr, start, []),
     _ = [ok = beamway_bench_nodes:call(Member, ?MODULE, hold, [workers, Count]) || {Member, Count} <- lists:zip(Members, [3 | [1 || _ <- tl(Members)]])],

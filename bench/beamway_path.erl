@@ -27,7 +27,7 @@
 %% @doc Creates the hosts and the path. The names of all network devices and namespaces begin with the prefix.
 -spec open(Prefix :: string(), settings()) -> {ok, path()} | {error, string()}.
 open(Prefix, Settings) ->
-    Program = filename:join([beamway_bench_nodes:root(), "native", "build", "path_emulator"]),
+    Program = filename:join([beamway_bench_checkout:root(), "native", "build", "path_emulator"]),
     case {filelib:is_regular(Program), filelib:last_modified("/dev/net/tun")} of
         {false, _} -> {error, Program ++ " is not there. Run: make build-bench"};
         {true, 0} -> {error, "no /dev/net/tun here: the kernel has no TUN devices, or the container hides them"};

@@ -78,7 +78,7 @@ number(Text) ->
 
 default_file(#{minutes := Minutes}) ->
     Name = case Minutes >= ?FULL_MINUTES of true -> "soak.json"; false -> "soak-quick.json" end,
-    filename:join([beamway_bench_nodes:root(), "bench", "results", Name]).
+    filename:join([beamway_bench_checkout:root(), "bench", "results", Name]).
 
 %% Uses a port, because it inherits our standard error, unlike os:cmd/1.
 is_terminal() ->
@@ -122,7 +122,7 @@ status(#{well := false}) -> ?ILL.
 soak(#{nodes := Count, link := Link} = Settings) ->
     Contender = case Link of "shm" -> beamway; "tcp" -> beamway_tcp; "inet" -> beamway_inet end,
     Epmd = beamway_bench_nodes:start_epmd(),
-    Cluster = beamway_bench_nodes:start(Epmd, maps:get(Contender, beamway_bench_contender:all(beamway_bench_nodes:root(), 200)),
+    Cluster = beamway_bench_nodes:start(Epmd, maps:get(Contender, beamway_bench_contender:all(beamway_bench_checkout:root(), 200)),
                                         #{count => Count}),
     Before = dressed(Cluster, Settings, [forward, reverse]),
     ok = beamway_bench_nodes:connect(Cluster, forward),

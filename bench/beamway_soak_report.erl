@@ -81,12 +81,12 @@ to_text(#{findings := Findings, events := #{cuts := Cuts, stops := Stops}} = Res
     Head = [{right, Cell} || Cell <- ["median", "change", "95 % interval", "limit"]],
     [io_lib:format("soak: ~ts~nseed ~b: ~b connections cut, ~b nodes stopped for a moment~n~n",
                    [what(Result), maps:get(seed, Result), Cuts, Stops]),
-     beamway_bench_report:table([["figure", "node" | Head] ++ ["verdict"] | [row(Finding) || Finding <- Findings]]),
+     beamway_bench_text:table([["figure", "node" | Head] ++ ["verdict"] | [row(Finding) || Finding <- Findings]]),
      "\n", at_rest_text(Result), errors_text(Result), verdict_text(Result)].
 
 what(#{minutes := Minutes, nodes := Nodes, link := Link, work := Work}) ->
     io_lib:format("~ts minutes, ~b nodes over ~ts; ~ts calls, ~ts messages, ~ts ends of processes, ~ts GB",
-                  [short(Minutes), Nodes, Link | [beamway_bench_report:number(maps:get(Key, Work)) || Key <- [calls, messages, exits]]]
+                  [short(Minutes), Nodes, Link | [beamway_bench_text:number(maps:get(Key, Work)) || Key <- [calls, messages, exits]]]
                   ++ [short(maps:get(bytes, Work) / 1.0e9)]).
 
 row(#{figure := Key, node := Node, verdict := Verdict, median := Median, growth := Growth, low := Low, high := High, limit := Limit}) ->

@@ -52,7 +52,7 @@ one_host_has_it_off(Config) ->
 
 %% Runs nodes on both machines and calls over rdma and TCP, and leaves nothing behind.
 benchmark_over_ssh(Config) ->
-    Root = beamway_bench_nodes:root(),
+    Root = beamway_bench_checkout:root(),
     Log = filename:join(proplists:get_value(priv_dir, Config), "bench.log"),
     ok = run("pgrep -x sshd >/dev/null || /usr/sbin/sshd -o UsePAM=no -o ListenAddress=10.78.0.1"),
     Command = filename:join([Root, "bin", "beamway"]) ++ " bench rpc --quick --repeats 1 --callers 10 --only tcp,beamway_rdma "

@@ -48,7 +48,7 @@ init_per_group(guide, Config) ->
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
-    Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
+    Contenders = beamway_bench_contender:all(beamway_bench_checkout:root(), 200),
     {Name, Contender, BasePort, Link} = case Group of
                                             stock -> {"stock", tcp, 5600, stock};
                                             beamway -> {"shm", beamway, 6600, shm};

@@ -1,0 +1,21 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Finds the checkout from which this code was compiled, and the OTP that runs it.
+-module(beamway_bench_checkout).
+
+-export([root/0, erl/0]).
+
+%% @doc Returns the directory of the checkout: the one above this module's beam file that contains `apps.config'.
+-spec root() -> file:filename().
+root() ->
+    root(filename:dirname(filename:absname(code:which(?MODULE)))).
+
+root("/") -> error(no_checkout);
+root(Folder) ->
+    case filelib:is_regular(filename:join(Folder, "apps.config")) of
+        true -> Folder;
+        false -> root(filename:dirname(Folder))
+    end.
+
+%% @doc Returns the `erl' of this VM's own OTP, which might not be the first one in PATH.
+-spec erl() -> file:filename().
+erl() -> filename:join([code:root_dir(), "bin", "erl"]).
