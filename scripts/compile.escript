@@ -5,7 +5,7 @@
 %%
 %% Compiles the applications that apps.config lists into their ebin directories. Only changed modules are compiled.
 %% usage: compile.escript [--bench] [--test] [--werror] [--out DIR]
-%%   --bench    bench/*.erl and examples/*/*.erl into bench/ebin instead
+%%   --bench    bench/*/*.erl and examples/*/*.erl into bench/ebin instead
 %%   --test     apps/test_support, each apps/APP/test into apps/APP/test/ebin, and the applications once more with TEST defined
 %%   --werror   everything into a scratch folder, a warning is an error (for `make check`)
 -mode(compile).
@@ -36,7 +36,7 @@ units(Args, Apps, TestApps) ->
 %% Like rebar3, this includes directories below src.
 app(Dir) ->
     Src = filename:join(Dir, "src"),
-    #{name => filename:basename(Dir), dir => Dir, sources => [Src | lists:sort([F || F <- filelib:wildcard(filename:join(Src, "*")), filelib:is_dir(F)])],
+    #{name => filename:basename(Dir), dir => Dir, sources => [Src | folders(Src)],
       out => filename:join(Dir, "ebin"), options => [warn_missing_spec]}.
 
 %% Test suites and the modules that only they use do not need specs.
@@ -52,7 +52,9 @@ with_tests(#{name := Name} = Unit) ->
     Unit#{name := Name ++ " (unit tests)", out := filename:join(["build/eunit", Name, "ebin"]), options := [{d, 'TEST'}]}.
 
 bench() ->
-    #{name => "bench", dir => "bench", sources => ["bench" | lists:sort(filelib:wildcard("examples/*"))], out => "bench/ebin", options => []}.
+    #{name => "bench", dir => "bench", sources => folders("bench") ++ folders("examples"), out => "bench/ebin", options => []}.
+
+folders(Dir) -> [Folder || Folder <- lists:sort(filelib:wildcard(filename:join(Dir, "*"))), filelib:is_dir(Folder)].
 
 more_options(#{options := Options} = Unit, More) ->
     Unit#{options := Options ++ More}.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of the clustering, and tests with the generated trees of bench/beamway_bench_planted and a few seeds each;
+%% @doc Properties of the clustering, and tests with the generated trees of beamway_bench_planted and a few seeds each;
 %% `bench placement' runs all seeds. The case `large_planted_trees' of placement_topology_SUITE tests large trees.
 -module(placement_cluster_tests).
 

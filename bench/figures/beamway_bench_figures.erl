@@ -508,7 +508,7 @@ behind(Commit, #{measures := Measures} = Result) ->
 %% Returns the source file of the benchmark module that measures this result, if there is one.
 bench(Result) ->
     case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
-        {match, [Name]} -> [lists:concat(["bench/", beamway_bench:module(Name), ".erl"])];
+        {match, [Name]} -> [beamway_bench_checkout:source(atom_to_list(beamway_bench:module(Name)) ++ ".erl")];
         nomatch -> []
     end.
 
@@ -661,8 +661,8 @@ text(Chars) -> unicode:characters_to_list(Chars).
 
 how_it_is_measured_counts_test_() ->
     [?_assertEqual(Want, bench(#{run => Run}))
-     || {Want, Run} <- [{["bench/beamway_bench_tune.erl"], {bench, "tune-tcp"}}, {["bench/beamway_bench_placement.erl"], {bench, "placement --part herd"}},
-                        {["bench/beamway_bench_rpc.erl"], {make, "bench-rdma N=rpc"}}, {["bench/beamway_bench_pipe.erl"], {sh, "x -- bin/beamway bench pipe --part y"}},
+     || {Want, Run} <- [{["bench/distribution/beamway_bench_tune.erl"], {bench, "tune-tcp"}}, {["bench/placement/beamway_bench_placement.erl"], {bench, "placement --part herd"}},
+                        {["bench/distribution/beamway_bench_rpc.erl"], {make, "bench-rdma N=rpc"}}, {["bench/pipe/beamway_bench_pipe.erl"], {sh, "x -- bin/beamway bench pipe --part y"}},
                         {[], {make, "soak MIN=22"}}]]
         ++ [?_assert(filelib:is_regular(path(File))) || {_, Result} <- results(), File <- bench(Result)].
 

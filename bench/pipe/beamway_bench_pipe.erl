@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs perform over the same path?
 %%
-%% The hosts are the network namespaces from the pipe's own tests, each with an sshd. `bench/pipe_figures' controls them and runs for the whole
+%% The hosts are the network namespaces from the pipe's own tests, each with an sshd. `pipe_figures' controls them and runs for the whole
 %% benchmark. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over a path that is as fast as the kernel (`free'), from
 %% `/dev/zero' to `/dev/null' on the same host, and through four hosts whose hops are shaped to 1 Gbit/s. In addition, a 64-byte line goes to a remote
 %% `cat' and back.

@@ -74,7 +74,7 @@ peer_options({Space, Address}, _Root) ->
     #{host => Address, longnames => true, exec => {Program, Words ++ [beamway_bench_checkout:erl()]}};
 peer_options(Host, Root) ->
     #{host => name(Host), longnames => string:find(name(Host), ".") =/= nomatch,
-      exec => {filename:join([Root, "bench", "remote_erl"]), [Host, Root]}}.
+      exec => {filename:join([Root, "bench", "nodes", "remote_erl"]), [Host, Root]}}.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

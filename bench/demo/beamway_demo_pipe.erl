@@ -12,7 +12,7 @@
 %% @doc Measures for less than 10 s. Returns an empty map if rdpipe has not been built or the machine is too busy.
 -spec run() -> outcome().
 run() ->
-    Program = filename:join([beamway_bench_checkout:root(), "bench", "pipe_demo"]),
+    Program = filename:join([beamway_bench_checkout:root(), "bench", "demo", "pipe_demo"]),
     %% When the program receives TERM, it also stops its sshd.
     case beamway_bench_tools:run(os:find_executable("timeout"), ["--kill-after=5", integer_to_list(?S), Program], (?S + 10) * 1000) of
         {0, Lines} -> maps:from_list([figure(Word) || Line <- lists:sublist(lists:reverse(Lines), 1), Word <- string:lexemes(Line, " \n")]);

@@ -17,7 +17,7 @@
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
-%% @doc Returns the program compiled from bench/NAME.c. If it is missing or older than its source, it is compiled with this compiler, into the
+%% @doc Returns the program compiled from NAME.c in a directory of `bench'. If it is missing or older than its source, it is compiled with this compiler, into the
 %% directory of the beam files, from which `make clean' removes it.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
@@ -27,9 +27,9 @@ compile(Name, Compiler) ->
 -spec compile(Name :: string(), Compiler :: string(), Libraries :: [string()]) ->
           {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler, Libraries) ->
-    Folder = filename:join(beamway_bench_checkout:root(), "bench"),
-    Source = filename:join(Folder, Name ++ ".c"),
-    Program = filename:join([Folder, "ebin", Name]),
+    Root = beamway_bench_checkout:root(),
+    Source = filename:join(Root, beamway_bench_checkout:source(Name ++ ".c")),
+    Program = filename:join([Root, "bench", "ebin", Name]),
     case {filelib:last_modified(Program) > filelib:last_modified(Source), os:find_executable(Compiler)} of
         {true, _} -> {ok, Program};
         {false, false} -> {error, "the compiler '" ++ Compiler ++ "' is not installed"};
@@ -98,7 +98,7 @@ collect(Port, Deadline, Lines) ->
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
     end.
 
-%% @doc Sends a request to a program in bench/ that measures on request, and returns its answer, a JSON object. The first request starts the program,
+%% @doc Sends a request to a program in a directory of `bench' that measures on request, and returns its answer, a JSON object. The first request starts the program,
 %% which belongs to the calling process and exits with it. Lines that the program prints before its answer are shown to the user.
 -spec ask(Bench :: string(), Name :: string(), [string()], Question :: iodata(), TimeoutMs :: pos_integer()) -> #{binary() => term()}.
 ask(Bench, Name, Args, Question, TimeoutMs) ->
@@ -112,7 +112,7 @@ ask(Bench, Name, Args, Question, TimeoutMs) ->
 asked(Bench, Name, Args) ->
     case get({?MODULE, Name}) of
         undefined ->
-            Port = open(filename:join([beamway_bench_checkout:root(), "bench", Name]), Args),
+            Port = open(filename:join(beamway_bench_checkout:root(), beamway_bench_checkout:source(Name)), Args),
             #{<<"ready">> := true} = answer(Bench, Port, ?START_MS),
             undefined = put({?MODULE, Name}, Port),
             Port;

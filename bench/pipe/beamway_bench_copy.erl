@@ -2,7 +2,7 @@
 %% @doc `bench copy': how long do rdcp, rsync, scp and `tar | ssh tar' take to copy many small files or one large file, or to update a copy?
 %%
 %% The hosts are two network namespaces from the pipe's own tests, each with an sshd. `lan' is the veth pair between them, which is as fast as the
-%% kernel; `wan' is an emulated path with 1 Gbit/s, a round trip of 50 ms and a packet loss of 0.01 %. `bench/copy_figures' runs the copies. After
+%% kernel; `wan' is an emulated path with 1 Gbit/s, a round trip of 50 ms and a packet loss of 0.01 %. `copy_figures' runs the copies. After
 %% each of them, when the clock has stopped, it compares source and target byte by byte.
 %%
 %% `rdcp_tls' and the three rivals encrypt with AES-128-GCM; `rdcp' does not, and is only compared with `rdcp_tls'. The benchmark needs root.
