@@ -6,7 +6,7 @@
 %% Compiles the applications that apps.config lists into their ebin directories. Only changed modules are compiled.
 %% usage: compile.escript [--bench] [--test] [--werror] [--out DIR]
 %%   --bench    bench/*/*.erl and examples/*/*.erl into bench/ebin instead
-%%   --test     apps/test_support, each apps/APP/test into apps/APP/test/ebin, and the applications once more with TEST defined
+%%   --test     apps/test_support with test/*/*.erl, each apps/APP/test into apps/APP/test/ebin, and the applications once more with TEST defined
 %%   --werror   everything into a scratch folder, a warning is an error (for `make check`)
 -mode(compile).
 
@@ -14,7 +14,7 @@ main(Args) ->
     {ok, Terms} = file:consult("apps.config"),
     Apps = proplists:get_value(applications, Terms),
     Support = proplists:get_value(test_applications, Terms),
-    TestApps = [(app(A))#{options := []} || A <- Support] ++ [suites(T) || T <- lists:sort(filelib:wildcard("apps/*/test"))],
+    TestApps = [with_programs(app(A)) || A <- Support] ++ [suites(T) || T <- lists:sort(filelib:wildcard("apps/*/test"))],
     drop_gone(Apps ++ Support),
     %% Behaviours may be in applications that are already built.
     _ = [code:add_patha(filename:join(App, "ebin")) || App <- Apps],
@@ -42,6 +42,9 @@ app(Dir) ->
 %% Test suites and the modules that only they use do not need specs.
 suites(Dir) ->
     #{name => Dir, dir => filename:dirname(Dir), sources => [Dir], out => filename:join(Dir, "ebin"), options => []}.
+
+%% The programs of the tests are compiled together with the helpers that they use.
+with_programs(#{sources := Sources} = Unit) -> Unit#{sources := Sources ++ folders("test"), options := []}.
 
 %% Otherwise modules that were renamed or removed would still be found on the code path.
 drop_gone(Apps) ->
