@@ -43,7 +43,7 @@ of_all() ->
 %% Returns the other questions, which need root, a device or other programs, or take a long time.
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
-     {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
+     {"hosts", beamway_bench_between_hosts, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
      {"far", beamway_bench_far, "replication between sites with compression and without it, over paths of 20 ms (root)"},
      {"paced", beamway_bench_paced, "calls at a pace, from one to 4,000 a second, to one peer and to many"},
      {"peers", beamway_bench_peers, "one node with 100 to 3,000 links: memory, ticks, a broadcast, a third of the peers gone at once"},

@@ -368,7 +368,7 @@ answer(Socket, Ms) ->
 websockets_test_() ->
     {timeout, 60, fun() ->
         {ok, _} = application:ensure_all_started(yucan),
-        Routes = [{"/" ++ Path, beamway_bench_http_server, What} || {Path, What} <- [{"", hello}, {"json", json}, {"upload", upload}, {"ws", ws}]],
+        Routes = [{"/" ++ Path, beamway_bench_http_erlang, What} || {Path, What} <- [{"", hello}, {"json", json}, {"upload", upload}, {"ws", ws}]],
         {ok, _} = yucan:start(#{name => ?MODULE, listen => [#{port => 0}], routes => Routes}),
         try
             Port = yucan:port(?MODULE),
@@ -406,7 +406,7 @@ the_bare_loops_answer_as_servers_do_test_() ->
         {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
         Ports = [One, Two, Three] = [free_port() || _ <- [1, 2, 3]],
         Running = [beamway_bench_tools:open(Program, [integer_to_list(Port) | More]) || {Port, More} <- [{One, []}, {Two, ["2"]}]],
-        Minimal = spawn(beamway_bench_http_server, start, [[minimal, list_to_atom(integer_to_list(Three)), none, '128', none]]),
+        Minimal = spawn(beamway_bench_http_erlang, start, [[minimal, list_to_atom(integer_to_list(Three)), none, '128', none]]),
         try
             [ok = answers(Port, 100) || Port <- Ports],
             [ok = check(Load, Name, Port) || {Name, Port} <- lists:zip([bare, bare, minimal], Ports), Load <- [hello, json]],

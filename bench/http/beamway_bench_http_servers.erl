@@ -206,7 +206,7 @@ load_program() ->
 commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->
     Conf = ["logdir = ", folder(), "\nebin_dir = ", filename:join(beamway_bench_checkout:root(), "bench/ebin"), "\nmax_connections = nolimit\nkeepalive_timeout = 120000\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ",
             integer_to_list(Port), "\n  listen = 127.0.0.1\n  listen_backlog = ", integer_to_list(Backlog), "\n  docroot = ", folder(),
-            "/root\n  access_log = false\n  partial_post_size = 2000000\n  appmods = </, beamway_bench_http_server exclude_paths file_1k.bin>\n"
+            "/root\n  access_log = false\n  partial_post_size = 2000000\n  appmods = </, beamway_bench_http_erlang exclude_paths file_1k.bin>\n"
             "  <listen_opts>\n    nodelay = true\n    buffer = 8192\n  </listen_opts>\n</server>\n"],
     [["env", "HOME=" ++ folder(), "ERL_FLAGS=" ++ lists:append(lists:join(" ", flags(Schedulers))),
       "yaws", "--conf", file("yaws.conf", Conf), "--daemon", "--id", "bench" ++ integer_to_list(Port)]];
@@ -271,7 +271,7 @@ commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := 
     Root = beamway_bench_checkout:root(),
     [[beamway_bench_checkout:erl() | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
       filename:join(Root, "apps/yucan_yaws/ebin"),
-      "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
+      "-s", "beamway_bench_http_erlang", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 
 %% All servers in Erlang get the flags that bin/yucan sets.

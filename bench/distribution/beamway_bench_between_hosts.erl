@@ -2,7 +2,7 @@
 %% @doc `bench hosts': what is the throughput between hosts? The nodes run in network namespaces that are joined by veth at full speed or by an
 %% emulated path. The benchmark measures 100 callers on each node, and then one sender of 64 B, 4 KB and 1 MB messages, over TCP and TLS. It compares
 %% the largest size with iperf3. It needs root.
--module(beamway_bench_between).
+-module(beamway_bench_between_hosts).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Erlang servers of `bench http', each in its own VM: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG FASTCGI-PORT'.
+%% @doc The Erlang servers of `bench http', each in its own VM: `erl -s beamway_bench_http_erlang start NAME PORT FOLDER BACKLOG FASTCGI-PORT'.
 %%
 %% `yucan2009' rebuilds the 2009 design: one acceptor, a process for each connection that becomes the socket's owner, ERTS's http packets as messages,
 %% and a connection that is closed after the response. `default_buffer' reads an upload with gen_tcp's defaults. `minimal' does not parse the head,
@@ -7,7 +7,7 @@
 %%
 %% This module also contains the handlers of all servers. Modules of other projects are called through variables, because they exist only where the
 %% benchmark runs.
--module(beamway_bench_http_server).
+-module(beamway_bench_http_erlang).
 
 -export([start/1, handle/2, init/2, message/2, websocket_handle/2, websocket_info/2, mochiweb/2, out/1, handle_message/1]).
 
