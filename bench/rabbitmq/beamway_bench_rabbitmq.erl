@@ -71,7 +71,7 @@ clusters(Names, Settings) ->
     end.
 
 start_clusters(Names, #{contenders := Contenders}) ->
-    ok = beamway_bench_rabbit:install(),
+    ok = beamway_bench_rabbitmq_cluster:install(),
     ok = beamway_bench_text:note("bench rabbitmq: starting ~b clusters of three nodes", [length(Names)]),
     Caller = self(),
     Starting = [{Name, spawn_monitor(fun() -> Caller ! {self(), start_cluster(maps:get(Name, Contenders), Base)} end)}
@@ -87,11 +87,11 @@ started(Pid, Monitor) ->
 
 start_cluster(#{name := Name, link := Link} = Contender, Base) ->
     %% RabbitMQ's default is half a gigabyte per node. The log is smaller here, because it is kept in memory.
-    Cluster = beamway_bench_rabbit:start(#{name => atom_to_list(Name), base_port => Base, contender => Contender,
+    Cluster = beamway_bench_rabbitmq_cluster:start(#{name => atom_to_list(Name), base_port => Base, contender => Contender,
                                            settings => ["raft.wal_max_size_bytes = 67108864"]}),
-    {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored", "{\"ha-mode\":\"all\"}"], Cluster),
-    _ = [ok = beamway_bench_rabbit:declare(queue(Queue, Bytes), Queue, ?LEADER, Cluster) || Queue <- ?QUEUES, {Bytes, _, _} <- ?LOADS],
-    case lists:usort(maps:values(beamway_bench_rabbit:links(Cluster))) of
+    {0, _} = beamway_bench_rabbitmq_cluster:ctl(1, ["set_policy", "mirrored", "^mirrored", "{\"ha-mode\":\"all\"}"], Cluster),
+    _ = [ok = beamway_bench_rabbitmq_cluster:declare(queue(Queue, Bytes), Queue, ?LEADER, Cluster) || Queue <- ?QUEUES, {Bytes, _, _} <- ?LOADS],
+    case lists:usort(maps:values(beamway_bench_rabbitmq_cluster:links(Cluster))) of
         [Link] -> Cluster;
         Others -> error({wrong_link, Name, Link, Others, "see beamway:links() of its nodes"})
     end.
@@ -142,7 +142,7 @@ result(Program) ->
     end.
 
 cpu_us(#{nodes := Numbers} = Cluster) ->
-    beamway_bench_os:sum_cpu_us([beamway_bench_rabbit:os_pid(N, Cluster) || N <- Numbers]).
+    beamway_bench_os:sum_cpu_us([beamway_bench_rabbitmq_cluster:os_pid(N, Cluster) || N <- Numbers]).
 
 %% ---- the result ----
 

@@ -35,7 +35,7 @@ groups() ->
      {encrypted, [], [moved_to_encryption_and_back]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
-    ok = beamway_bench_rabbit:install(),
+    ok = beamway_bench_rabbitmq_cluster:install(),
     Config.
 
 end_per_suite(_Config) -> ok.
@@ -176,7 +176,7 @@ lost(Cluster) ->
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     #{exports := Exports} = Cluster = cluster(Config),
-    Key = beamway_bench_rabbit:install_key("ejabberd", proplists:get_value(priv_dir, Config)),
+    Key = beamway_bench_rabbitmq_cluster:install_key("ejabberd", proplists:get_value(priv_dir, Config)),
     WithKey = Cluster#{exports := ["export BEAMWAY_ENCRYPT_KEY_FILE=" ++ Key ++ "\n" | Exports]},
     [ok = moved(Encrypt, Link, WithKey) || {Encrypt, Link} <- [{"prefer", tls}, {"true", tls}, {"prefer", tls}, {"false", tcp}]],
     ok.
@@ -295,7 +295,7 @@ links(N, Cluster) ->
     {ok, Links} = erl_parse:parse_term(Tokens),
     Links.
 
-await(Holds, Reason) -> beamway_bench_rabbit:await(Holds, ?START_MS, Reason).
+await(Holds, Reason) -> beamway_bench_rabbitmq_cluster:await(Holds, ?START_MS, Reason).
 
 %% ---- clients ----
 

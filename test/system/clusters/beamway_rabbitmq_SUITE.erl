@@ -27,18 +27,18 @@
 
 suite() -> [{timetrap, {minutes, 20}}].
 
-all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
+all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbitmq_cluster:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
 
 %% Nodes are stopped or killed only in the last three cases, so all errors in the logs before these cases are real.
 groups() ->
-    Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
+    Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbitmq_cluster:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
     [{stock, [], Cut}, {beamway, [], [classes_by_option | Cases]}, {beamway_tcp, [], [classes_by_option | Cut]}, {stock_khepri, [], [connections_are_cut]},
      {tcp_khepri, [], [connections_are_cut]},
      {encrypted, [], [moved_to_encryption_and_back]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
-    ok = beamway_bench_rabbit:install(),
+    ok = beamway_bench_rabbitmq_cluster:install(),
     Config.
 
 end_per_suite(_Config) -> ok.
@@ -57,18 +57,18 @@ init_per_group(Group, Config) ->
                                             tcp_khepri -> {"tcp-khepri", beamway_tcp, 9600, tcp};
                                             encrypted -> {"moved", beamway_tcp, 10600, tcp}
                                         end,
-    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => with_classes(maps:get(Contender, Contenders))}),
-    beamway_bench_rabbit:has_mirrored() andalso
-        ({0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
+    Cluster = beamway_bench_rabbitmq_cluster:start(#{name => Name, base_port => BasePort, contender => with_classes(maps:get(Contender, Contenders))}),
+    beamway_bench_rabbitmq_cluster:has_mirrored() andalso
+        ({0, _} = beamway_bench_rabbitmq_cluster:ctl(1, ["set_policy", "mirrored", "^mirrored",
                                                "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster)),
     lists:member(Group, [stock_khepri, tcp_khepri]) andalso
-        ({ok, ["true"]} = beamway_bench_rabbit:eval(1, "ok = rabbit_feature_flags:enable(khepri_db), rabbit_khepri:is_enabled().", Cluster)),
+        ({ok, ["true"]} = beamway_bench_rabbitmq_cluster:eval(1, "ok = rabbit_feature_flags:enable(khepri_db), rabbit_khepri:is_enabled().", Cluster)),
     [{cluster, Cluster}, {link, Link} | Config].
 
 with_classes(#{env := Env} = Contender) -> Contender#{env := [{"BEAMWAY_CLASSES", ?CLASSES} | Env]}.
 
 end_per_group(guide, _Config) -> ok;
-end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
+end_per_group(_Group, Config) -> beamway_bench_rabbitmq_cluster:stop(cluster(Config)).
 
 init_per_testcase(_Case, Config) -> Config.
 
@@ -87,12 +87,12 @@ all_links(Config) ->
                                  _ when Key =:= "ERL_LIBS"; Key =:= "RABBITMQ_CTL_ERL_ARGS" -> {Key, false};
                                  _ -> Pair
                              end || {Key, _} = Pair <- Env]},
-    {ok, ["2"]} = beamway_bench_rabbit:eval(2, "1 + 1.", Plain),
+    {ok, ["2"]} = beamway_bench_rabbitmq_cluster:eval(2, "1 + 1.", Plain),
     ok.
 
 assert_links(Config) ->
     Link = proplists:get_value(link, Config),
-    Links = beamway_bench_rabbit:links(cluster(Config)),
+    Links = beamway_bench_rabbitmq_cluster:links(cluster(Config)),
     {6, [Link]} = {map_size(Links), lists:usort(maps:values(Links))},
     ok.
 
@@ -105,24 +105,24 @@ monitoring_pages(Config) ->
     Stock = proplists:get_value(link, Config) =:= stock,
     Peers = fun(N) -> [name(M, Config) || M <- [1, 2, 3], M =/= N] end,
     %% The management page collects its data every five seconds.
-    ok = beamway_bench_rabbit:await(fun() -> has_cluster_links(Cluster) end, 60000, no_cluster_links),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> has_cluster_links(Cluster) end, 60000, no_cluster_links),
     [begin
-         Nodes = decode(beamway_bench_rabbit:get(N, {management, "/api/nodes"}, Cluster)),
+         Nodes = decode(beamway_bench_rabbitmq_cluster:get(N, {management, "/api/nodes"}, Cluster)),
          3 = length(Nodes),
          [check_cluster_links(Stock, Node, Nodes) || Node <- Nodes],
          [begin
-              {200, Text} = beamway_bench_rabbit:get(N, {prometheus, Path}, Cluster),
+              {200, Text} = beamway_bench_rabbitmq_cluster:get(N, {prometheus, Path}, Cluster),
               [check_dist_metrics(Stock, Peer, Text) || Peer <- Peers(N)]
           end || Path <- ["/metrics", "/metrics/per-object"]],
-         {200, _} = beamway_bench_rabbit:get(N, {prometheus, "/metrics/detailed?family=queue_coarse_metrics"}, Cluster),
-         [{200, _} = beamway_bench_rabbit:get(N, {management, Path}, Cluster)
+         {200, _} = beamway_bench_rabbitmq_cluster:get(N, {prometheus, "/metrics/detailed?family=queue_coarse_metrics"}, Cluster),
+         [{200, _} = beamway_bench_rabbitmq_cluster:get(N, {management, Path}, Cluster)
           || Path <- ["/", "/api/overview", "/api/connections", "/api/nodes/" ++ name(N, Config)]]
      end || N <- [1, 2, 3]],
     Stock orelse check_own_metrics(Config),
     ok.
 
 has_cluster_links(Cluster) ->
-    Nodes = decode(beamway_bench_rabbit:get(1, {management, "/api/nodes"}, Cluster)),
+    Nodes = decode(beamway_bench_rabbitmq_cluster:get(1, {management, "/api/nodes"}, Cluster)),
     lists:all(fun(Node) -> length(links_to_members(Node, Nodes)) >= 2 end, Nodes).
 
 %% Returns the links between members. There are also short-lived links, which may be shown for some time after they have ended: those of
@@ -163,7 +163,7 @@ sample(Metric, Peer, Text) ->
     end.
 
 check_own_metrics(Config) ->
-    {ok, Lines} = beamway_bench_rabbit:eval(1, "io:put_chars(beamway:metrics()).", cluster(Config)),
+    {ok, Lines} = beamway_bench_rabbitmq_cluster:eval(1, "io:put_chars(beamway:metrics()).", cluster(Config)),
     Text = lists:join("\n", Lines),
     [true = sample("beamway_link_bytes_in_total", name(M, Config), Text) > 1000 || M <- [2, 3]].
 
@@ -192,11 +192,11 @@ absent(Word, Text) ->
 %% aten and ra do not know about Beamway, but messages from their processes must have priority. No other process of RabbitMQ is in this class.
 classes_by_option(Config) ->
     Cluster = cluster(Config),
-    ok = beamway_bench_rabbit:declare("classes", quorum, 2, Cluster),
+    ok = beamway_bench_rabbitmq_cluster:declare("classes", quorum, 2, Cluster),
     [begin
          Classes = fun() -> classes(N, Cluster) end,
          IsRight = fun({Name, Call, Class}) -> (Class =:= "control") =:= (Name =:= "aten_emitter" orelse Call =:= "ra_server_proc") end,
-         ok = beamway_bench_rabbit:await(fun() -> lists:all(IsRight, Classes()) end, 60000, {wrong_classes, N}),
+         ok = beamway_bench_rabbitmq_cluster:await(fun() -> lists:all(IsRight, Classes()) end, 60000, {wrong_classes, N}),
          Controls = [Name || {Name, _, "control"} <- Classes()],
          [true = lists:any(fun(Name) -> lists:suffix(Who, Name) end, Controls) || Who <- ["aten_emitter", "classes"]]
      end || N <- [1, 2, 3]],
@@ -204,7 +204,7 @@ classes_by_option(Config) ->
 
 %% Returns the name, the module of the initial call and the class of each registered process.
 classes(N, Cluster) ->
-    {ok, Lines} = beamway_bench_rabbit:eval(N, "[io:format(\"~ts ~ts ~ts~n\", [Name, element(1, proc_lib:translate_initial_call(Pid)), beamway_classes:of_process(Pid)])"
+    {ok, Lines} = beamway_bench_rabbitmq_cluster:eval(N, "[io:format(\"~ts ~ts ~ts~n\", [Name, element(1, proc_lib:translate_initial_call(Pid)), beamway_classes:of_process(Pid)])"
                                                " || Name <- registered(), Pid <- [whereis(Name)], is_pid(Pid)], done.", Cluster),
     [{Name, Call, Class} || Line <- Lines, [Name, Call, Class] <- [string:lexemes(Line, " ")]].
 
@@ -214,11 +214,11 @@ classes(N, Cluster) ->
 a_member_hangs(Config) ->
     Queue = "hanging",
     Cluster = cluster(Config),
-    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    ok = beamway_bench_rabbitmq_cluster:declare(Queue, quorum, 2, Cluster),
     Leader = leader(Queue, Config),
     Clients = start_clients(Queue, "large", [Leader], Config),
     ok = progress(Clients, 50),
-    Pid = integer_to_list(beamway_bench_rabbit:os_pid(Leader rem 3 + 1, Cluster)),
+    Pid = integer_to_list(beamway_bench_rabbitmq_cluster:os_pid(Leader rem 3 + 1, Cluster)),
     Stopped = try
                   [] = os:cmd("kill -STOP " ++ Pid),
                   confirmed_each_second(?HANGS_S, Clients)
@@ -227,10 +227,10 @@ a_member_hangs(Config) ->
               end,
     beamway_runner:say("     ~ts: confirmed in each of ~b s while a member hung: ~w", [maps:get(name, Cluster), ?HANGS_S, Stopped]),
     [] = [none || 0 <- Stopped],
-    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
     ok = stop_clients(publishers, Clients),
     Confirmed = ids(publishers, Clients),
-    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
     stop_clients(consumers, Clients).
 
 confirmed_each_second(Seconds, Clients) ->
@@ -242,7 +242,7 @@ confirmed_each_second(Seconds, Clients) ->
 connections_are_cut(Config) ->
     Queue = "cut",
     Cluster = cluster(Config),
-    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    ok = beamway_bench_rabbitmq_cluster:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "small", [1], Config),
     ok = progress(Clients, 50),
     Before = lost(Cluster),
@@ -256,7 +256,7 @@ connections_are_cut(Config) ->
              stock -> true = Lost > 0, ok;
              tcp ->
                  0 = Lost,
-                 {ok, ["[]" | _]} = beamway_bench_rabbit:eval(1, "rabbit_node_monitor:partitions().", Cluster),
+                 {ok, ["[]" | _]} = beamway_bench_rabbitmq_cluster:eval(1, "rabbit_node_monitor:partitions().", Cluster),
                  ok = assert_links(Config),
                  ok = progress(Clients, 50)
          end,
@@ -285,8 +285,8 @@ moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",
     Cluster = cluster(Config),
-    Key = beamway_bench_rabbit:install_key("rabbitmq", proplists:get_value(priv_dir, Config)),
-    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    Key = beamway_bench_rabbitmq_cluster:install_key("rabbitmq", proplists:get_value(priv_dir, Config)),
+    ok = beamway_bench_rabbitmq_cluster:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
     %% rabbitmqctl uses a setting that the nodes accept both before and after the step.
@@ -294,7 +294,7 @@ moved_to_encryption_and_back(Config) ->
      || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
     ok = stop_clients(publishers, Clients),
     Confirmed = ids(publishers, Clients),
-    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
     ok = stop_clients(consumers, Clients),
     beamway_runner:say("     ~ts: ~b confirmed while twelve restarts moved the nodes to encrypted links and back, none lost", [maps:get(name, Cluster), length(Confirmed)]).
 
@@ -303,12 +303,12 @@ moved({Encrypt, Tool, Key}, Link, Queue, Clients, Config) ->
     With = fun(How) -> Cluster#{env := [{"BEAMWAY_ENCRYPT", How}, {"BEAMWAY_ENCRYPT_KEY_FILE", Key} | lists:keydelete("BEAMWAY_ENCRYPT", 1, Env)]} end,
     Tools = With(Tool),
     lists:foreach(fun(N) ->
-                          ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 120000, {members_missing, Queue}),
-                          ok = beamway_bench_rabbit:kill_node(N, Cluster),
-                          ok = beamway_bench_rabbit:start_node(N, With(Encrypt), Tools),
+                          ok = beamway_bench_rabbitmq_cluster:await(fun() -> members(Queue, Config) =:= 3 end, 120000, {members_missing, Queue}),
+                          ok = beamway_bench_rabbitmq_cluster:kill_node(N, Cluster),
+                          ok = beamway_bench_rabbitmq_cluster:start_node(N, With(Encrypt), Tools),
                           progress(Clients, 50)
                   end, Numbers),
-    Links = beamway_bench_rabbit:links(Tools),
+    Links = beamway_bench_rabbitmq_cluster:links(Tools),
     {Encrypt, 6, [Link]} = {Encrypt, map_size(Links), lists:usort(maps:values(Links))},
     ok.
 
@@ -322,7 +322,7 @@ mirrored_queue(Config) ->
 %% messages, and consumers receive them.
 lossless(Kind, Config) ->
     Queue = atom_to_list(Kind),
-    ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
+    ok = beamway_bench_rabbitmq_cluster:declare(Queue, Kind, 2, cluster(Config)),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
     Leader = leader(Queue, Config),
@@ -330,7 +330,7 @@ lossless(Kind, Config) ->
     ok = kill_and_return(Leader rem 3 + 1, Queue, Clients, Config),
     ok = stop_clients(publishers, Clients),
     Confirmed = ids(publishers, Clients),
-    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000,
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000,
                                     {lost, Queue}),
     ok = stop_clients(consumers, Clients),
     Consumed = ids(consumers, Clients),
@@ -342,24 +342,24 @@ lossless(Kind, Config) ->
 
 kill_and_return(N, Queue, Clients, Config) ->
     Cluster = cluster(Config),
-    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {members_missing, Queue}),
-    ok = beamway_bench_rabbit:kill_node(N, Cluster),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {members_missing, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:kill_node(N, Cluster),
     ok = progress(Clients),
-    ok = beamway_bench_rabbit:start_node(N, Cluster),
+    ok = beamway_bench_rabbitmq_cluster:start_node(N, Cluster),
     ok = assert_links(Config),
-    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
     progress(Clients).
 
 %% Queries all nodes and takes the first answer, because a node may be down.
 queue(Queue, Config) ->
-    Answers = [catch beamway_bench_rabbit:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
+    Answers = [catch beamway_bench_rabbitmq_cluster:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
     case [decode(Answer) || {200, _} = Answer <- Answers] of
         [First | _] -> First;
         [] -> #{}
     end.
 
 leader(Queue, Config) ->
-    ok = beamway_bench_rabbit:await(fun() -> is_map_key(<<"node">>, queue(Queue, Config)) end, 30000, {no_leader, Queue}),
+    ok = beamway_bench_rabbitmq_cluster:await(fun() -> is_map_key(<<"node">>, queue(Queue, Config)) end, 30000, {no_leader, Queue}),
     #{<<"node">> := Node} = queue(Queue, Config),
     [N] = [N || N <- [1, 2, 3], list_to_binary(name(N, Config)) =:= Node],
     N.
@@ -420,7 +420,7 @@ progress(Clients) -> progress(Clients, ?PROGRESS).
 progress(Clients, More) ->
     Count = fun() -> {length(ids(publishers, Clients)), length(ids(consumers, Clients))} end,
     {Confirmed, Consumed} = Count(),
-    beamway_bench_rabbit:await(fun() ->
+    beamway_bench_rabbitmq_cluster:await(fun() ->
                                        {MoreConfirmed, MoreConsumed} = Count(),
                                        MoreConfirmed >= Confirmed + More andalso MoreConsumed >= Consumed + More
                                end, ?PROGRESS_MS, no_progress).

@@ -6,7 +6,7 @@
 %% A contender ({@link beamway_bench_contender}) determines the cluster's carrier. The servers receive its settings only through environment
 %% variables. They run as the package's user, so they get a copy of Beamway that this user may read. Within a cluster, the nodes' ports differ only in
 %% the last digit.
--module(beamway_bench_rabbit).
+-module(beamway_bench_rabbitmq_cluster).
 
 -export([install/0, install_key/2, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
          declare/4, links/1, await/3]).
