@@ -2,7 +2,7 @@
 %% @doc Finds the checkout from which this code was compiled, and the OTP that runs it.
 -module(beamway_bench_checkout).
 
--export([root/0, source/1, erl/0]).
+-export([root/0, path/1, source/1, erl/0]).
 
 %% @doc Returns the directory of the checkout: the one above this module's beam file that contains `apps.config'.
 -spec root() -> file:filename().
@@ -15,6 +15,10 @@ root(Folder) ->
         true -> Folder;
         false -> root(filename:dirname(Folder))
     end.
+
+%% @doc Returns the absolute name of a file of the checkout.
+-spec path(file:filename()) -> file:filename().
+path(File) -> filename:join(root(), File).
 
 %% @doc Returns where in the checkout the file with this name is, which is in one of the directories of `bench'.
 -spec source(Name :: string()) -> file:filename().

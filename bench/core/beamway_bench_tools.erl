@@ -27,9 +27,8 @@ compile(Name, Compiler) ->
 -spec compile(Name :: string(), Compiler :: string(), Libraries :: [string()]) ->
           {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler, Libraries) ->
-    Root = beamway_bench_checkout:root(),
-    Source = filename:join(Root, beamway_bench_checkout:source(Name ++ ".c")),
-    Program = filename:join([Root, "bench", "ebin", Name]),
+    Source = beamway_bench_checkout:path(beamway_bench_checkout:source(Name ++ ".c")),
+    Program = beamway_bench_checkout:path("bench/ebin/" ++ Name),
     case {filelib:last_modified(Program) > filelib:last_modified(Source), os:find_executable(Compiler)} of
         {true, _} -> {ok, Program};
         {false, false} -> {error, "the compiler '" ++ Compiler ++ "' is not installed"};
@@ -112,7 +111,7 @@ ask(Bench, Name, Args, Question, TimeoutMs) ->
 asked(Bench, Name, Args) ->
     case get({?MODULE, Name}) of
         undefined ->
-            Port = open(filename:join(beamway_bench_checkout:root(), beamway_bench_checkout:source(Name)), Args),
+            Port = open(beamway_bench_checkout:path(beamway_bench_checkout:source(Name)), Args),
             #{<<"ready">> := true} = answer(Bench, Port, ?START_MS),
             undefined = put({?MODULE, Name}, Port),
             Port;

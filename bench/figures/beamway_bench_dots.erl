@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws a chart of ratios as SVG. Each question has a row that shows a dot and an interval for each rival, on a logarithmic axis.
 %%
-%% The functions are pure; {@link beamway_bench_figures} creates the rows from stored results. The colours and fonts are those of the console, for
+%% The functions are pure; {@link beamway_bench_pictures} creates the rows from stored results. The colours and fonts are those of the console, for
 %% light and dark pages. The picture is legible at 830 pixels, the width of a page.
 -module(beamway_bench_dots).
 

@@ -1,0 +1,115 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The pictures on the pages that are drawn from stored results. Each contains the data that it shows, so a check can compare them.
+-module(beamway_bench_pictures).
+
+-export([all/0, outdated/1, draw/1]).
+
+-type picture() :: {file:filename(), Data :: unicode:chardata(), {svg, unicode:chardata()} | Script :: unicode:chardata()}.
+%% The data are also embedded in the picture.
+
+-define(AGAIN, beamway_bench_published:again()).
+
+%% @doc Returns what each picture on the pages shows, and how it is drawn.
+-spec all() -> [picture()].
+all() -> charts() ++ ants().
+
+%% @doc Describes the pictures that do not show what the results say.
+%%
+%% What gnuplot draws depends on its version, so only the data in its pictures are compared. Our own charts must be identical.
+-spec outdated([picture()]) -> [unicode:chardata()].
+outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, How} <- Pictures, not is_drawn(file:read_file(File), Data, How)].
+
+is_drawn({ok, Drawn}, Data, {svg, Svg}) -> Drawn =:= unicode:characters_to_binary([Svg, embedded(Data)]);
+is_drawn(Read, Data, _) -> holds(Read, Data).
+
+holds({ok, Svg}, Data) -> string:find(Svg, embedded(Data)) =/= nomatch;
+holds({error, _}, _) -> false.
+
+embedded(Data) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Data, "-->\n"]).
+
+%% @doc Writes a picture.
+-spec draw(picture()) -> ok | {error, unicode:chardata()}.
+draw({File, Data, How}) ->
+    case drawn(File, How) of
+        {ok, Svg} ->
+            ok = beamway_bench_store:write_text(File, [Svg, embedded(Data)]),
+            io:format("written: ~ts~n", [File]);
+        {error, Why} -> {error, Why}
+    end.
+
+drawn(_, {svg, Svg}) -> {ok, Svg};
+drawn(File, Script) ->
+    case beamway_bench_chart:plot(File, Script) of
+        ok -> {ok, _} = file:read_file(File);
+        {error, Why} -> {error, Why}
+    end.
+
+%% Returns the pictures for the guide to placement.
+ants() -> [ants(Kind, picture_file(lists:concat(["mlaco-", Kind])), Figures) || Kind <- [attributes, distances], {_, #{<<"figures">> := Figures}} <- [beamway_bench_published:shown(lists:concat(["placement-", Kind]))]].
+
+ants(Kind, File, Figures) ->
+    Data = beamway_bench_ants:data(Kind, Figures),
+    {File, Data, beamway_bench_ants:script(Kind, File, Data)}.
+
+picture_file(Name) -> beamway_bench_checkout:path("docs/guide/pictures/" ++ Name ++ ".svg").
+
+%% Returns the pages' charts, which plot the ratios from the tables and their intervals. To the right of 1, Beamway is better.
+charts() -> [chart(Name, Title, Series, Rows) || {chart, Name, Title, Series, Rows} <- beamway_bench_published:config()].
+
+chart(Name, Title, Series, Rows) ->
+    Points = [{labelled(Label, Stored), points(Stored, Metrics, Series)} || {Result, Metrics, Label} <- Rows, Stored <- [beamway_bench_published:shown(Result)]],
+    Shown = [One || {Rival, _} = One <- Series, lists:any(fun({_, Dots}) -> lists:keymember(Rival, 1, Dots) end, Points)],
+    Drawn = [{Label, [{place(Rival, Shown), Ratio, Low, High} || {Rival, Ratio, Low, High} <- Dots]} || {Label, Dots} <- Points],
+    {picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}.
+
+labelled(Label, {hidden, _}) -> Label ++ ": " ++ ?AGAIN;
+labelled(Label, {old, _}) -> Label ++ " (old)";
+labelled(Label, {fresh, _}) -> Label.
+
+%% Returns a point for each rival that has been measured.
+points({hidden, _}, _, _) -> [];
+points({_, #{<<"metrics">> := Entries}}, Metrics, Series) ->
+    [list_to_tuple([Rival | oriented(Better, Ratio, bounds(Entry))])
+     || {Rival, _} <- Series, #{<<"name">> := Name, <<"baseline_name">> := Baseline, <<"ratio">> := Ratio, <<"better">> := Better} = Entry <- Entries,
+        Baseline =:= list_to_binary(Rival), lists:member(binary_to_list(Name), Metrics), is_number(Ratio), Ratio > 0].
+
+bounds(#{<<"interval">> := [Low, High]}) -> [Low, High];
+bounds(#{<<"range">> := [Low, High]}) -> [Low, High];
+bounds(#{<<"ratio">> := Ratio}) -> [Ratio, Ratio].
+
+oriented(<<"higher">>, Ratio, [Low, High]) -> [float(N) || N <- [Ratio, Low, High]];
+oriented(<<"lower">>, Ratio, [Low, High]) -> [1 / N || N <- [Ratio, High, Low]].
+
+place(Rival, [{Rival, _} | _]) -> 1;
+place(Rival, [_ | Others]) -> 1 + place(Rival, Others).
+
+line({Label, Dots}) -> [Label, [io_lib:format(" ~b ~.3f ~.3f ~.3f", tuple_to_list(Dot)) || Dot <- Dots], "\n"].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+a_picture_of_other_data_is_outdated_test_() ->
+    [?_assertMatch([_], outdated([{"/nowhere/a.svg", "a 1\n", ""}])), ?_assertNot(is_drawn({ok, <<"<svg/>">>}, "a 1\n", {svg, "<svg/>"})),
+     ?_assert(is_drawn({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n", {svg, "<svg/>"})), ?_assertNot(is_drawn({ok, <<"<g/>", (embedded("a 1\n"))/binary>>}, "a 1\n", {svg, "<svg/>"})), ?_assert(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n")),
+     ?_assertNot(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 2\n")),
+     %% Three blocks of five points.
+     [?_assertEqual(3 * 7, length(string:lexemes(text(Data), "\n"))) || {_, Data, _} <- ants()]].
+
+text(Chars) -> unicode:characters_to_list(Chars).
+
+a_chart_has_the_ratios_of_the_tables_test() ->
+    Entry = #{<<"name">> => <<"m">>, <<"baseline_name">> => <<"tcp">>, <<"better">> => <<"lower">>, <<"ratio">> => 0.5, <<"interval">> => [0.25, 1.0]},
+    Stored = #{<<"metrics">> => [Entry, Entry#{<<"baseline_name">> := <<"unix">>, <<"better">> := <<"higher">>, <<"interval">> := null, <<"range">> => [0.25, 1.0]}, Entry#{<<"name">> := <<"n">>}]},
+    Series = [{"unix", "a socket"}, {"tcp", "stock"}],
+    ?assertEqual([{"unix", 0.5, 0.25, 1.0}, {"tcp", 2.0, 1.0, 4.0}], points({fresh, Stored}, ["m"], Series)),
+    ?assertEqual([], points({hidden, "why"}, ["m"], Series)),
+    ?assertEqual([2, 1], [place(Rival, Series) || Rival <- ["tcp", "unix"]]),
+    ?assertEqual(["l", "l (old)", "l: " ++ ?AGAIN], [labelled("l", Shown) || Shown <- [{fresh, Stored}, {old, Stored}, {hidden, "why"}]]),
+    ?assertEqual("l 1 2.000 1.000 4.000\n", text(line({"l", [{1, 2.0, 1.0, 4.0}]}))).
+
+every_chart_is_of_known_results_test() ->
+    Named = [{Name, Metric} || {chart, _, _, _, Rows} <- beamway_bench_published:config(), {Name, Metrics, _} <- Rows, Metric <- Metrics],
+    ?assertEqual([], lists:usort([Name || {Name, _} <- Named]) -- [Name || {Name, _} <- beamway_bench_published:results()]),
+    ?assertEqual([], [{Name, Metric} || {Name, Metric} <- Named, {_, #{<<"metrics">> := Entries}} <- [beamway_bench_published:shown(Name)],
+                                        not lists:any(fun(#{<<"name">> := N}) -> N =:= list_to_binary(Metric) end, Entries)]).
+-endif.
