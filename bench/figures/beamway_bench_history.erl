@@ -15,7 +15,7 @@
 %% @doc Returns whether the history is available and, if not, why.
 -spec known() -> true | {false, unicode:chardata()}.
 known() ->
-    case git(["rev-parse", "--is-shallow-repository"]) of
+    case git(beamway_bench_checkout:root(), ["rev-parse", "--is-shallow-repository"]) of
         {0, ["false" ++ _]} -> true;
         {0, _} -> {false, "this clone is shallow: git fetch --unshallow brings the history"};
         _ -> {false, "this checkout came without its git history"}
@@ -24,20 +24,22 @@ known() ->
 %% @doc Returns whether this branch contains the commit.
 -spec has(Commit :: binary()) -> boolean().
 has(Commit) ->
-    element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
+    element(1, git(beamway_bench_checkout:root(), ["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
 
 %% @doc Returns how many commits after the given one have changed something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
-touching(_, []) -> 0;
-touching(Commit, Paths) ->
-    {0, Files} = git(["ls-files", "--" | Paths]),
-    {0, Log} = git(["log", "--no-merges", "-M50%", "--name-status", "--format=tformat:commit", binary_to_list(Commit) ++ "..HEAD"]),
+touching(Commit, Paths) -> touching(beamway_bench_checkout:root(), Commit, Paths).
+
+touching(_, _, []) -> 0;
+touching(Root, Commit, Paths) ->
+    {0, Files} = git(Root, ["ls-files", "--" | Paths]),
+    {0, Log} = git(Root, ["log", "--no-merges", "-M50%", "--name-status", "--format=tformat:commit", binary_to_list(Commit) ++ "..HEAD"]),
     count(commits(Log), sets:from_list(lines(Files), [{version, 2}]), Paths).
 
-git(Words) ->
+git(Root, Words) ->
     case os:find_executable("git") of
         false -> {1, []};
-        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_checkout:root(), "-c", "core.quotePath=false" | Words], ?GIT_MS)
+        Git -> beamway_bench_tools:run(Git, ["-C", Root, "-c", "core.quotePath=false" | Words], ?GIT_MS)
     end.
 
 lines(Chunks) -> string:lexemes(lists:append(Chunks), "\n").
@@ -97,6 +99,34 @@ count_test_() ->
      ?_assertEqual(1, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "old/x.c"}]])),
      %% A different file that once had this name does not count.
      ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "new/x.c"}]]))].
+
+%% git itself decides what is a move: the module was changed, moved without a change, and moved again with a changed comment.
+a_moved_benchmark_is_not_older_test_() ->
+    {timeout, 60, [fun() -> beamway_bench_tools:with_folder(fun moved_benchmark/1) end || os:find_executable("git") =/= false]}.
+
+moved_benchmark(Folder) ->
+    Git = fun(Words) -> {0, Lines} = git(Folder, ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false" | Words]), Lines end,
+    Text = [io_lib:format("line(~b) -> ~b.~n", [N, N]) || N <- lists:seq(1, 50)],
+    Commit = fun(Name, Content) ->
+                     File = filename:join(Folder, Name),
+                     ok = filelib:ensure_dir(File),
+                     ok = file:write_file(File, Content),
+                     _ = Git(["add", "-A"]),
+                     _ = Git(["commit", "--quiet", "-m", "x"]),
+                     [Line] = Git(["rev-parse", "HEAD"]),
+                     list_to_binary(string:trim(Line))
+             end,
+    _ = Git(["init", "--quiet"]),
+    First = Commit("bench/a.erl", Text),
+    Changed = Commit("bench/a.erl", [Text, "more() -> 1.\n"]),
+    ok = file:delete(filename:join(Folder, "bench/a.erl")),
+    Moved = Commit("bench/rooms/a.erl", [Text, "more() -> 1.\n"]),
+    ok = file:delete(filename:join(Folder, "bench/rooms/a.erl")),
+    _ = Commit("bench/room/a.erl", ["%% of a room\n", Text, "more() -> 1.\n"]),
+    Ages = fun() -> [touching(Folder, Since, ["bench/room/a.erl"]) || Since <- [First, Changed, Moved]] end,
+    ?assertEqual([1, 0, 0], Ages()),
+    _ = Commit("bench/room/a.erl", Text),
+    ?assertEqual([2, 1, 1], Ages()).
 
 %% Uses the history of this checkout, if it has one.
 this_checkout_test_() ->
