@@ -47,6 +47,9 @@ async function cluster(browser) {
   await page.locator(".node.up").nth(5).waitFor();
   await page.locator(".link.shm").first().waitFor();
   await page.locator(".link.tcp").first().waitFor();
+  // What the captions of the screenshot say.
+  await page.locator(".tile").filter({ hasText: "Hosts" }).getByText("2", { exact: true }).waitFor();
+  await page.getByText("6 shm, 9 tcp").waitFor();
   await page.waitForTimeout(4000);
   await picture(page, "cluster");
   await page.locator(".link.shm").first().focus();

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests the console as users see it, with six real nodes under load: each page is opened in Debian's Chromium and clicked through
-%% (`console.js'), and screenshots are stored in `build/system-console/pictures'. The suite also measures the cost of 50 event streams. Run by
-%% `make test-console', in an overlay that is removed afterwards.
+%% @doc Tests the console as users see it, with six real nodes under load on two hosts, which are network namespaces: each page is opened in Debian's
+%% Chromium and clicked through (`console.js'), and screenshots are stored in `build/system-console/pictures'. The suite also measures the cost of 50
+%% event streams, with all nodes on this host. Run by `make test-console', in an overlay that is removed afterwards.
 -module(console_browser_SUITE).
 
--export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([chromium/1, fifty_streams/1]).
 
 -define(STREAMS, 50).
@@ -17,24 +17,43 @@ suite() -> [{timetrap, {minutes, 12}}].
 
 all() -> [fifty_streams, chromium].
 
-init_per_suite(Config) ->
+init_per_testcase(fifty_streams, Config) ->
+    cluster([{"ada", beamway_shm, #{}}, {"bob", beamway_shm, #{}}, {"cleo", beamway_shm, #{}}, {"dan", beamway_shm, #{}}, {"eve", beamway_tcp, #{}}, {"finn", beamway_tcp, #{}}], Config);
+init_per_testcase(chromium, Config) ->
+    case beamway_netns:pair("bwc") of
+        {ok, #{spaces := [Here | _] = Spaces, addresses := Addresses} = Net} ->
+            [One, Two] = [#{host => Address, wrapper => on_host(Name, Space)} || {Name, Space, Address} <- lists:zip3(["web1", "web2"], Spaces, Addresses)],
+            cluster([{Name, beamway_shm, Host} || {Names, Host} <- [{["ada", "bob", "cleo"], One}, {["dan", "eve", "finn"], Two}], Name <- Names],
+                    [{net, Net}, {browser, beamway_netns:host(Here)} | Config]);
+        {error, Why} -> {skip, {rights, Why}}
+    end.
+
+%% The host has its own name, which the console shows.
+on_host(Name, Space) -> [os:find_executable("unshare"), "--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", Name | beamway_netns:host(Space)].
+
+cluster(Wanted, Config) ->
     Peers = [begin
-                 {ok, Peer, Node} = beamway_peer:start(Carrier, #{name => Name, args => ["+SDio", "1", "+A", "1", "-kernel", "prevent_overlapping_partitions", "false"]}),
+                 {ok, Peer, Node} = beamway_peer:start(Carrier, Host#{name => Name, args => ["+SDio", "1", "+A", "1", "-kernel", "prevent_overlapping_partitions", "false"]}),
                  {Peer, Node}
-             end || {Name, Carrier} <- [{"ada", beamway_shm}, {"bob", beamway_shm}, {"cleo", beamway_shm}, {"dan", beamway_shm}, {"eve", beamway_tcp}, {"finn", beamway_tcp}]],
+             end || {Name, Carrier, Host} <- Wanted],
     Nodes = [Node || {_, Node} <- Peers],
     [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Own} <- Peers, Node <- Nodes, Node =/= Own],
     [ok = beamway_peer:run(Peer, fun() -> applications(Node) end) || {Peer, Node} <- Peers],
-    [{First, _} | _] = Peers,
+    [{First, Own} | _] = Peers,
     Port = beamway_peer:call(First, yucan_test_server, start, [shop]),
-    [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port) end) || {Peer, Node} <- Peers],
+    [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port, host(Node) =:= host(Own)) end) || {Peer, Node} <- Peers],
     %% The path is as short as that of a user's runtime directory.
     Pipes = filename:join(["/tmp", "beamway-console-" ++ os:getpid(), "rdpipe"]),
     ok = filelib:ensure_dir(filename:join(Pipes, "x")),
     {ok, Url} = beamway_peer:call(First, beamway_console, start, [#{port => 0, allow => true, pipes => Pipes}]),
     [{peers, Peers}, {url, binary_to_list(Url)}, {pipes, Pipes} | Config].
 
-end_per_suite(_) -> beamway_peer:stop_started().
+host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
+
+end_per_testcase(_, Config) ->
+    ok = beamway_peer:stop_started(),
+    _ = [ok = beamway_netns:delete(Net) || {net, Net} <- Config],
+    ok.
 
 %% Called on the nodes.
 applications(Node) ->
@@ -47,11 +66,11 @@ applications(Node) ->
 
 sink() -> receive _ -> sink() end.
 
-load(Others, Port) ->
+load(Others, Port, IsHere) ->
     _ = [spawn(fun() -> calls(Other) end) || Other <- Others],
     _ = spawn(fun() -> bulk(Others, binary:copy(<<"x">>, 100000)) end),
     _ = spawn(fun() -> lease(Others) end),
-    _ = spawn(fun() -> requests(yucan_client:connect(Port), 1) end),
+    _ = [spawn(fun() -> requests(yucan_client:connect(Port), 1) end) || IsHere],
     ok.
 
 %% Calls the other node. Some pairs exchange more data than others.
@@ -90,8 +109,9 @@ chromium(Config) ->
     [{First, _} | _] = Peers = proplists:get_value(peers, Config),
     ok = beamway_peer:run(First, fun() -> beamway_console_jobs:set_measured(times(400)) end),
     {Victim, Node} = lists:last(Peers),
-    Port = open_port({spawn_executable, os:find_executable("node")},
-                     [{args, [test_support:file("test/system/console/console.js"), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
+    [Program | Before] = proplists:get_value(browser, Config),
+    Port = open_port({spawn_executable, Program},
+                     [{args, Before ++ ["node", test_support:file("test/system/console/console.js"), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
                               integer_to_list(beamway_peer:os_pid(Victim)), atom_to_list(Node)]},
                       {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]}, exit_status, stderr_to_stdout, {line, 2000}]),
     {Status, Lines} = seen(Port, []),
