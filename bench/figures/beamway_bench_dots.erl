@@ -1,9 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws a chart of ratios as SVG. Each question has a row that shows a dot and an interval for each rival, on a logarithmic axis.
 %%
-%% The functions are pure; {@link beamway_bench_pictures} creates the rows from stored results. The colours and fonts are those of the console, for
-%% light and dark pages. The picture is legible at 830 pixels, the width of a page.
+%% The functions are pure; {@link beamway_bench_pictures} creates the rows from stored results, and {@link placement_svg} has the colours and fonts. The
+%% picture is as wide as a page, 830 pixels.
 -module(beamway_bench_dots).
+
+-import(placement_svg, [text/4, line/5]).
 
 -export([svg/3]).
 -export_type([row/0]).
@@ -24,25 +26,9 @@ svg(Title, Legends, Rows) ->
     {Low, High} = ends([Number || {_, Dots} <- Rows, {_, Ratio, Least, Most} <- Dots, Number <- [Ratio, Least, Most]]),
     X = fun(Ratio) -> ?LEFT + (math:log2(Ratio) - Low) / (High - Low) * (?RIGHT - ?LEFT) end,
     {Drawn, _} = lists:mapfoldl(fun({Row, Height}, Y) -> {row(Row, X, Y, Height), Y + Height} end, 78, lists:zip(Rows, Heights)),
-    [io_lib:format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ~b ~b\" width=\"~b\" height=\"~b\" role=\"img\">~n", [?WIDTH, Bottom + 52, ?WIDTH, Bottom + 52]),
-     "<title>", escaped(Title), "</title>\n", style(),
-     io_lib:format("<rect class=\"page\" width=\"~b\" height=\"~b\" rx=\"8\"/>~n", [?WIDTH, Bottom + 52]),
-     text("title", 24, 28, Title), legend(Legends),
-     [axis(Exponent, X, Bottom) || Exponent <- ticks(Low, High)],
-     Drawn,
-     text("note end", X(1.0) - 8, Bottom + 38, "the rival is better"), text("note", X(1.0) + 8, Bottom + 38, "this project is better"),
-     "</svg>\n"].
-
-style() ->
-    "<style>\n"
-    "text { font: 13px system-ui, \"Segoe UI\", Roboto, \"DejaVu Sans\", sans-serif; fill: #131a26; }\n"
-    ".title { font-size: 15px; font-weight: 600; } .note { fill: #5d6b80; font-size: 12px; } .end { text-anchor: end; } .middle { text-anchor: middle; }\n"
-    ".page { fill: #ffffff; } .grid { stroke: #e3e8f0; } .one { stroke: #64748b; stroke-width: 1.5; } .span { stroke-width: 2; }\n"
-    ".s1 { fill: #2f6fed; stroke: #2f6fed; } .s2 { fill: #0f9d78; stroke: #0f9d78; } .s3 { fill: #c77a06; stroke: #c77a06; } .s4 { fill: #9333ea; stroke: #9333ea; } .s5 { fill: #64748b; stroke: #64748b; }\n"
-    "@media (prefers-color-scheme: dark) {\n"
-    "text { fill: #e6ecf5; } .note { fill: #93a1b8; } .page { fill: #151b26; } .grid { stroke: #2a3547; } .one { stroke: #93a1b8; }\n"
-    ".s1 { fill: #5b93ff; stroke: #5b93ff; } .s2 { fill: #2bd4a4; stroke: #2bd4a4; } .s3 { fill: #f2b03d; stroke: #f2b03d; } .s4 { fill: #c084fc; stroke: #c084fc; } .s5 { fill: #94a3b8; stroke: #94a3b8; }\n"
-    "}\n</style>\n".
+    placement_svg:picture(?WIDTH, Bottom + 52, Title,
+                          [legend(Legends), [axis(Exponent, X, Bottom) || Exponent <- ticks(Low, High)], Drawn,
+                           text("note end", X(1.0) - 8, Bottom + 38, "the rival is better"), text("note", X(1.0) + 8, Bottom + 38, "this project is better")]).
 
 %% Returns the exponents of the two ends of the axis. The ends are powers of two that enclose 1 and all ratios, with some space on both sides.
 ends(Ratios) ->
@@ -54,7 +40,7 @@ ticks(Low, High) -> [Exponent || Exponent <- lists:seq(Low, High), High - Low =<
 axis(Exponent, X, Bottom) ->
     At = X(math:pow(2, Exponent)),
     Label = case Exponent < 0 of true -> ["1/", integer_to_list(1 bsl -Exponent)]; false -> integer_to_list(1 bsl Exponent) end,
-    [io_lib:format("<line class=\"~ts\" x1=\"~.1f\" x2=\"~.1f\" y1=\"70\" y2=\"~b\"/>~n", [case Exponent of 0 -> "one"; _ -> "grid" end, At, At, Bottom]),
+    [line(case Exponent of 0 -> "one"; _ -> "grid" end, At, 70, At, Bottom),
      text("note middle", At, Bottom + 18, [Label, " ×"])].
 
 legend(Legends) ->
@@ -68,15 +54,11 @@ row({Label, Dots}, X, Y, Height) ->
     [text("end", ?LEFT - 14, Y + Height / 2 + 4.5, Label),
      [begin
           At = First + ?STEP * Place,
-          [io_lib:format("<line class=\"span s~b\" x1=\"~.1f\" x2=\"~.1f\" y1=\"~.1f\" y2=\"~.1f\"/>~n", [Series, X(Low), X(High), At, At]),
+          [line(["span ", placement_svg:series(Series)], X(Low), At, X(High), At),
            dot(Series, X(Ratio), At), text("note", max(X(High), X(Ratio) + 5) + 6, At + 4, [short(Ratio), " ×"])]
       end || {Place, {Series, Ratio, Low, High}} <- lists:zip(lists:seq(0, length(Dots) - 1), Dots)]].
 
-dot(Series, X, Y) -> io_lib:format("<circle class=\"s~b\" cx=\"~.1f\" cy=\"~.1f\" r=\"4.5\"/>~n", [Series, float(X), float(Y)]).
-
-text(Class, X, Y, Text) -> [io_lib:format("<text class=\"~ts\" x=\"~.1f\" y=\"~.1f\">", [Class, float(X), float(Y)]), escaped(Text), "</text>\n"].
-
-escaped(Text) -> lists:foldl(fun({Mark, Name}, Done) -> string:replace(Done, Mark, Name, all) end, Text, [{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}]).
+dot(Series, X, Y) -> placement_svg:circle(placement_svg:series(Series), float(X), float(Y), 4.5).
 
 short(Ratio) when Ratio >= 9.95 -> integer_to_list(round(Ratio));
 short(Ratio) when Ratio >= 0.995 -> io_lib:format("~.1f", [Ratio]);

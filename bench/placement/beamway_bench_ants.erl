@@ -3,7 +3,7 @@
 %% placement and one without it for each number of ants, report the same metrics, and draw a figure like Figures 2 and 3 of the RELEASE report.
 -module(beamway_bench_ants).
 
--export([metrics/1, repeats/1, compared/4, instance/0, options/2, data/2, script/3]).
+-export([metrics/1, repeats/1, compared/4, instance/0, options/2, picture/2]).
 
 -export_type([kind/0]).
 
@@ -61,35 +61,30 @@ instance() -> ml_aco_instance:make(?JOBS, 1).
 options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
 options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
 
-%% @doc Returns the data for gnuplot from the numbers of a stored result: the times and their ratio as functions of the number of ants, with the
+%% @doc Returns the picture of a stored result's numbers, and the numbers in it: the times and their ratio as functions of the number of ants, with the
 %% smallest and the largest run.
--spec data(kind(), Figures :: [#{binary() => term()}]) -> unicode:chardata().
-data(Kind, Figures) ->
-    Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{<<"key">> := K, <<"samples">> := Samples} <- Figures, K =:= Key(Ants)] end,
-    [["$", Name, " << EOD\n", Rows(Key), "EOD\n"]
-     || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
-                        {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]].
+-spec picture(kind(), Figures :: [#{binary() => term()}]) -> {Data :: unicode:chardata(), Svg :: unicode:chardata()}.
+picture(Kind, Figures) ->
+    Line = fun(Key) -> [point(Ants, Samples) || Ants <- ?ANTS, #{<<"key">> := K, <<"samples">> := Samples} <- Figures, K =:= Key(Ants)] end,
+    [With, Without, Ratio] = Lines = [Line(fun(Ants) -> key(Kind, with, Ants) end), Line(fun(Ants) -> key(Kind, without, Ants) end), Line(fun(Ants) -> ratio_key(Kind, Ants) end)],
+    Svg = beamway_bench_panels:draw(
+            #{title => "ML-ACO, five runs each", legend => [io_lib:format("with ~s", [Kind]), io_lib:format("without ~s", [Kind])], spread => {bars, "fastest to slowest run"},
+              x => #{scale => linear, from => 0, to => 84, unit => "ants", ticks => [{Ants, integer_to_list(Ants)} || Ants <- ?ANTS]}, height => 300,
+              panels => [#{title => "seconds", lines => [With, Without]}, #{title => "time without over time with", lines => [Ratio]}]}),
+    {[[Name, "\n", [row(Point) || Point <- Points]] || {Name, Points} <- lists:zip(["with", "without", "ratio"], Lines)], Svg}.
 
-%% @doc Returns the gnuplot script that draws this data into an SVG file.
--spec script(kind(), file:filename(), Data :: unicode:chardata()) -> unicode:chardata().
-script(Kind, File, Data) ->
-    [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"
-     "set multiplot layout 1,2\nset grid\nset xlabel 'ants of a colony'\nset xrange [0:84]\nset yrange [0:*]\nset key top left\n"
-     "set ylabel 'seconds'\nset title 'ML-ACO, five runs each: time'\n",
-     plots([{"without", io_lib:format("without ~s", [Kind])}, {"with", io_lib:format("with ~s", [Kind])}]),
-     "set ylabel 'times'\nset title 'time without over time with'\nset key off\n", plots([{"ratio", "ratio"}]), "unset multiplot\n"].
+point(Ants, Samples) -> {Ants, float(lists:min(Samples)), float(beamway_bench_stats:median(Samples)), float(lists:max(Samples))}.
 
-row(Ants, Samples) -> io_lib:format("~b ~f ~f ~f\n", [Ants | [float(Value) || Value <- [beamway_bench_stats:median(Samples), lists:min(Samples), lists:max(Samples)]]]).
-
-plots(Lines) ->
-    ["plot ", lists:join(", ", [["$", Name, " using 1:2:3:4 with yerrorlines lw 2 pt 7 title '", Title, "'"] || {Name, Title} <- Lines]), "\n"].
+row({Ants, Low, Middle, High}) -> io_lib:format("~b ~f ~f ~f\n", [Ants, Middle, Low, High]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-data_test() ->
+picture_test() ->
     Figures = [#{<<"key">> => ratio_key(attributes, 80), <<"samples">> => [4.0, 9.0, 5.0]}],
-    ?assertEqual(<<"$with << EOD\nEOD\n$without << EOD\nEOD\n$ratio << EOD\n80 5.000000 4.000000 9.000000\nEOD\n">>, iolist_to_binary(data(attributes, Figures))).
+    {Data, Svg} = picture(attributes, Figures),
+    ?assertEqual(<<"with\nwithout\nratio\n80 5.000000 4.000000 9.000000\n">>, iolist_to_binary(Data)),
+    ?assertEqual(1, length(string:split(unicode:characters_to_binary(Svg), "<circle", all)) - 1).
 
 names_are_unique_test() ->
     Names = [Name || Kind <- [attributes, distances], #{name := Name} <- metrics(Kind)],

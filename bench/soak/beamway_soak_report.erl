@@ -136,12 +136,12 @@ rounded(Other) -> Other.
 to_svg(#{samples := Samples, nodes := Nodes, warm_up_s := WarmUpS, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     {LastS, _} = lists:last(Samples),
     #{machine := #{processor := Processor, processors := Count}, versions := #{otp := Otp}, commit := Commit} = Result,
-    beamway_soak_svg:draw(
+    beamway_bench_panels:draw(
       #{title => ["Soak: ", what_short(Result)],
         subtitle => [what(Result),
                      io_lib:format("~b connections cut, ~b nodes stopped for a moment; OTP ~ts, ~b processors (~ts), commit ~ts",
                                    [Cuts, Stops, Otp, Count, Processor, Commit])],
-        minutes => LastS / 60, warm_up => WarmUpS / 60,
+        x => #{scale => linear, from => 0, to => LastS / 60, unit => "min"}, spread => {bands, "lowest to highest"}, shaded => {WarmUpS / 60, "warm-up, not judged"},
         legend => [["node ", integer_to_list(Node)] || Node <- lists:seq(1, Nodes)],
         panels => [panel(Figure, Result) || Figure <- beamway_soak_sample:figures()]}).
 
@@ -150,7 +150,7 @@ what_short(#{well := false}) -> "not well".
 
 panel(#{key := Key, title := Title, unit := Unit, divisor := Divisor}, #{findings := Findings, samples := Samples, nodes := Nodes}) ->
     Own = [Finding || #{figure := K} = Finding <- Findings, K =:= Key],
-    #{title => Title, unit => Unit, note => panel_note(Own, Divisor, Unit),
+    #{title => [Title, [[", ", Unit] || Unit =/= ""]], note => panel_note(Own, Divisor, Unit),
       alarm => [grows || #{verdict := grows} <- Own] =/= [],
       lines => [plotted([{TimeS / 60, Value / Divisor} || {TimeS, Value} <- points(Key, Node, Samples)])
                 || Node <- lists:seq(1, Nodes)]}.

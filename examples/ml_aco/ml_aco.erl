@@ -36,7 +36,7 @@ specs() ->
      {file, $f, "file", string, "solve all instances of this file of the OR-Library, of --jobs jobs each, on this node"},
      {optima, $o, "optima", string, "their best known values, one for each instance; each is searched until its value is found"},
      {ms, undefined, "ms", {integer, 5000}, "milliseconds for each instance of the file at most"},
-     {draw, $d, "draw", string, "draw the cost over time into this .svg file (by gnuplot)"},
+     {draw, $d, "draw", string, "draw the cost over time into this .svg file"},
      {help, $h, "help", undefined, "this help"}].
 
 %% @doc Runs a command line. Returns 0 for success, 1 for failure, 2 for a usage error.
@@ -185,14 +185,20 @@ stop_nodes(Nodes) ->
                   end, Nodes).
 
 drawn(OverTime, #{draw := File}) ->
-    Data = File ++ ".data",
-    ok = file:write_file(Data, [io_lib:format("~.3f ~w~n", [Ms / 1000, Cost]) || {Ms, Cost} <- OverTime]),
-    Script = io_lib:format("set terminal svg size 640,400 background 'white'; set output '~ts'; set xlabel 'seconds'; set ylabel 'cost of the best schedule';"
-                           " set title 'ML-ACO: cost over time'; plot '~ts' with steps lw 2 notitle", [File, Data]),
-    Said = os:cmd("gnuplot -e \"" ++ lists:flatten(Script) ++ "\""),
-    ok = file:delete(Data),
-    case filelib:file_size(File) of
-        0 -> io:format(standard_error, "ml_aco: gnuplot (Debian: gnuplot-nox) did not draw ~ts: ~ts~n", [File, Said]), 1;
-        _ -> io:format("drawn: ~ts~n", [File]), 0
+    case file:write_file(File, unicode:characters_to_binary(picture(OverTime))) of
+        ok -> io:format("drawn: ~ts~n", [File]), 0;
+        {error, Reason} -> io:format(standard_error, "ml_aco: cannot write ~ts: ~ts~n", [File, file:format_error(Reason)]), 1
     end;
 drawn(_, _) -> 0.
+
+%% The cost falls in steps, each from its time to that of the next better schedule.
+picture([{_, First} | _] = OverTime) ->
+    {End, Last} = lists:last(OverTime),
+    X = fun(Ms) -> 80 + 520 * Ms / max(1, End) end,
+    Y = fun(Cost) -> 320 - 250 * (Cost - Last) / max(1, First - Last) end,
+    Steps = [{X(Ms), Y(Cost)} || {{Ms, After}, {_, Before}} <- lists:zip(OverTime, [hd(OverTime) | lists:droplast(OverTime)]), Cost <- [Before, After]],
+    placement_svg:picture(
+      640, 380, "ML-ACO: cost of the best schedule over time",
+      [[[placement_svg:line("grid", 80, Y(Cost), 600, Y(Cost)), placement_svg:text("note end", 72, Y(Cost) + 4, io_lib:format("~w", [Cost]))] || Cost <- lists:usort([First, Last])],
+       [placement_svg:text("note middle", X(Ms), 344, io_lib:format("~.1f s", [Ms / 1000])) || Ms <- lists:usort([0, End])],
+       placement_svg:line("axis", 80, 320, 600, 320), placement_svg:path("curve s1", Steps)]).

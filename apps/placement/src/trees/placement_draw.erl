@@ -1,13 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (in Debian's
-%% librsvg2-bin) converts both to PNG. No other module draws anything.
+%% librsvg2-bin) converts both to PNG. {@link placement_svg} has their colours and fonts.
 %%
 %% Both drawings are readable with 256 nodes, because each node has a separate line with its name, at least 8 points high.
-%% The colour depends on the logarithm of the time, from red (fast) through yellow to white (slow), as in the report's
-%% figures. All functions are pure except {@link to_png/2}.
+%% With 32 nodes or fewer they are not wider than a page (830 pixels). The colour depends on the logarithm of the time, from
+%% dark teal (fast) to orange (slow), as on the console. All functions are pure except {@link to_png/2}.
 -module(placement_draw).
 
 -export([heat_map/2, dendrogram/2, beside/1, to_png/2, format_error/1]).
+
+-import(placement_svg, [text/4, text/5, line/5, path/2]).
 
 -export_type([options/0, error/0]).
 
@@ -26,15 +28,15 @@ heat_map(Matrix, Options) ->
     Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
     Names = placement_export:short_names(Nodes),
     Count = length(Nodes),
-    Cell = max(9, min(30, 640 div Count)),
+    Cell = max(9, min(30, 600 div Count)),
     Left = 30 + round(7 * longest(Names)),
     Frame = #{left => Left, top => 46 + Left, cell => Cell, side => Count * Cell},
     Ordered = placement_matrix:sub(Matrix, Nodes),
     Scale = scale([Time || {_, _, Time} <- placement_matrix:pairs(Ordered)]),
-    page(max(Left + Count * Cell + 110, 360), max(46 + Left + Count * Cell + 40, 46 + Left + 260),
-         [title(maps:get(title, Options, "Round-trip times between nodes")),
-          cells(Ordered, Count, Scale, Frame), axis_names(Names, Frame),
-          [break_lines(After, Frame) || After <- maps:get(breaks, Options, [])], legend(Scale, Frame)]).
+    placement_svg:picture(max(Left + Count * Cell + 110, 360), max(46 + Left + Count * Cell + 40, 46 + Left + 260),
+                          maps:get(title, Options, "Round-trip times between nodes"),
+                          [cells(Ordered, Count, Scale, Frame), axis_names(Names, Frame),
+                           [break_lines(After, Frame) || After <- maps:get(breaks, Options, [])], legend(Scale, Frame)]).
 
 longest(Names) ->
     min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
@@ -48,24 +50,21 @@ shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
     min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
 shade(_, _) -> 0.
 
-%% Returns the colour of a shade, from red through orange and yellow to white.
-colour(Shade) ->
-    Share = Shade / (?SHADES - 1),
-    {Green, Blue} = if Share < 0.7 -> {round(255 * Share / 0.7), 0};
-                       true -> {255, round(255 * (Share - 0.7) / 0.3)}
-                    end,
-    io_lib:format("#ff~2.16.0b~2.16.0b", [Green, Blue]).
-
 %% Draws all cells with the same shade as a single path, in which neighbouring cells of a row form one rectangle.
 cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     Runs = lists:foldl(fun(Row, Acc) -> runs(row_shades(Row, Count, Matrix, Scale), Row, Acc) end, #{}, lists:seq(1, Count)),
     [io_lib:format("<g transform=\"translate(~b ~b) scale(~b)\" shape-rendering=\"crispEdges\">\n", [Left, Top, Cell]),
-     [["<path fill=\"", shade_colour(Shade), "\" d=\"", Path, "\"/>\n"] || {Shade, Path} <- lists:sort(maps:to_list(Runs))], "</g>\n",
-     io_lib:format("<rect x=\"~b\" y=\"~b\" width=\"~b\" height=\"~b\" fill=\"none\" stroke=\"#333\"/>\n", [Left, Top, Side, Side])].
+     [["<path ", filled(Shade), " d=\"", Path, "\"/>\n"] || {Shade, Path} <- lists:sort(maps:to_list(Runs))], "</g>\n",
+     outline(Left, Top, Side, Side)].
 
-shade_colour(self) -> "#444444";
-shade_colour(gap) -> "#bbbbbb";
-shade_colour(Shade) -> colour(Shade).
+%% The style wins over the rule of the style sheet that paths have no fill.
+filled(self) -> "class=\"self\"";
+filled(gap) -> "class=\"gap\"";
+filled(Shade) -> ["style=\"fill:", colour(Shade), "\""].
+
+colour(Shade) -> placement_svg:ramp(Shade / (?SHADES - 1)).
+
+outline(X, Y, Width, Height) -> path("axis", [{X, Y}, {X + Width, Y}, {X + Width, Y + Height}, {X, Y + Height}, {X, Y}]).
 
 row_shades(Row, Count, Matrix, Scale) ->
     [case Column of
@@ -85,16 +84,16 @@ runs([Shade | _] = Shades, Row, Column, Acc) ->
 axis_names(Names, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     Font = min(12, Cell - 1),
     Numbered = lists:zip(lists:seq(0, length(Names) - 1), Names),
-    [[text(Left - 4, Top + N * Cell + Cell div 2 + Font * 0.35, Font, "end", Name) || {N, Name} <- Numbered],
-     [[io_lib:format("<g transform=\"translate(~b ~b) rotate(-90)\">", [Left + N * Cell + Cell div 2 + round(Font * 0.35), Top - 4]),
-       text(0, 0, Font, "start", Name), "</g>\n"] || {N, Name} <- Numbered],
-     text(Left + Side / 2, Top + Side + 22, 13, "middle", "to node (columns)"),
-     io_lib:format("<g transform=\"translate(14 ~b) rotate(-90)\">", [Top + Side div 2]), text(0, 0, 13, "middle", "from node (rows)"), "</g>\n"].
+    [[text("end", Left - 4, Top + N * Cell + Cell div 2 + Font * 0.35, Font, Name) || {N, Name} <- Numbered],
+     [turned(Left + N * Cell + Cell div 2 + round(Font * 0.35), Top - 4, text("", 0, 0, Font, Name)) || {N, Name} <- Numbered],
+     text("middle", Left + Side / 2, Top + Side + 22, "to node (columns)"),
+     turned(14, Top + Side div 2, text("middle", 0, 0, "from node (rows)"))].
+
+turned(X, Y, Text) -> [io_lib:format("<g transform=\"translate(~b ~b) rotate(-90)\">", [X, Y]), Text, "</g>\n"].
 
 break_lines(After, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     At = After * Cell,
-    io_lib:format("<path d=\"M~b ~bv~bM~b ~bh~b\" stroke=\"#0044cc\" stroke-width=\"~b\" stroke-dasharray=\"3 4\" fill=\"none\"/>~n",
-                  [Left + At, Top, Side, Left, Top + At, Side, max(2, Side div 700)]).
+    [line("cut span", Left + At, Top, Left + At, Top + Side), line("cut span", Left, Top + At, Left + Side, Top + At)].
 
 legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
     X = Left + Side + 16,
@@ -103,9 +102,9 @@ legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
     [[io_lib:format("<rect x=\"~b\" y=\"~.1f\" width=\"18\" height=\"~.2f\" fill=\"~ts\"/>~n",
                     [X, Top + Height - (Shade + 1) * Height / ?SHADES, Height / ?SHADES + 0.3, colour(Shade)])
       || Shade <- lists:seq(0, ?SHADES - 1), shown(Shade, Scale)],
-     io_lib:format("<rect x=\"~b\" y=\"~b\" width=\"18\" height=\"~b\" fill=\"none\" stroke=\"#333\"/>\n", [X, Top, Height]),
-     [text(X + 24, Top + Height - Mark * Height + 4, 11, "start", placement_export:micros(math:exp(Low + Mark * (High - Low)))) || Mark <- Marks],
-     text(X, Top + Height + 20, 11, "start", "round trip")].
+     outline(X, Top, 18, Height),
+     [text("small", X + 24, Top + Height - Mark * Height + 4, placement_export:micros(math:exp(Low + Mark * (High - Low)))) || Mark <- Marks],
+     text("small", X, Top + Height + 20, "round trip")].
 
 shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 
@@ -113,6 +112,10 @@ shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 %% all groups are known, each group is drawn at its median time; otherwise groups are drawn at their levels.
 -spec dendrogram(placement_tree:tree(), options()) -> unicode:chardata().
 dendrogram(Tree, Options) ->
+    {Width, Height, Content} = branches(Tree),
+    placement_svg:picture(Width, Height, maps:get(title, Options, "Groups of nodes by round-trip time"), Content).
+
+branches(Tree) ->
     Root = placement_tree:packed(Tree),
     Nodes = placement_tree:leaf_order(Tree),
     Names = maps:from_list(lists:zip(Nodes, placement_export:short_names(Nodes))),
@@ -120,29 +123,17 @@ dendrogram(Tree, Options) ->
     Frame = #{left => 60, top => 56, line => Line, wide => 640, axis => axis(Root), names => Names},
     Bottom = 56 + Line * max(1, length(Nodes)),
     {Lines, _, _} = branch(Root, 0, Frame),
-    page(60 + 640 + 40 + 8 * longest(maps:values(Names)), Bottom + 60,
-         [title(maps:get(title, Options, "Groups of nodes by round-trip time")), ticks(Frame, Bottom), Lines]).
+    {60 + 640 + 40 + 8 * longest(maps:values(Names)), Bottom + 60, [ticks(Frame, Bottom), Lines]}.
 
 %% @doc Draws several dendrograms next to each other, each with its title.
 -spec beside([{Title :: unicode:chardata(), placement_tree:tree()}, ...]) -> unicode:chardata().
 beside(Titled) ->
     {Parts, {Width, Height}} =
         lists:mapfoldl(fun({Title, Tree}, {X, Y}) ->
-                               Svg = unicode:characters_to_list(dendrogram(Tree, #{title => Title})),
-                               {W, H} = size_of(Svg),
-                               {io_lib:format("<g transform=\"translate(~b 0)\">~ts</g>~n", [X, inner(Svg)]), {X + W, max(Y, H)}}
+                               {Wide, High, Content} = branches(Tree),
+                               {[io_lib:format("<g transform=\"translate(~b 40)\">~n", [X]), text("title", 20, 28, Title), Content, "</g>\n"], {X + Wide, max(Y, High)}}
                        end, {0, 0}, Titled),
-    page(Width, Height, Parts).
-
-size_of(Svg) ->
-    {match, [Width, Height]} = re:run(Svg, "width=\"(\\d+)\" height=\"(\\d+)\"", [unicode, {capture, all_but_first, list}]),
-    {list_to_integer(Width), list_to_integer(Height)}.
-
-%% Returns the content of a drawing without the outermost tags and the background.
-inner(Svg) ->
-    [_, Content] = string:split(Svg, "fill=\"white\"/>\n"),
-    [Lines, _] = string:split(Content, "</svg>", trailing),
-    Lines.
+    placement_svg:picture(Width, Height + 40, "Groups of nodes by round-trip time", Parts).
 
 %% Returns the kind of axis and its range: logarithms of medians, or levels if a median is unknown.
 axis(Root) ->
@@ -167,7 +158,7 @@ x(Share, #{left := Left, wide := Wide}) -> Left + Share * Wide.
 %% Draws the lines of a vertex, starting at this line number. Returns the vertex's position and the next free line.
 branch({leaf, Node}, Number, #{top := Top, line := Line, left := Left, wide := Wide, names := Names}) ->
     Y = Top + Number * Line + Line / 2,
-    {text(Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), "start", maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
+    {text("", Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
 branch({group, _, _, []}, Number, #{left := Left, top := Top}) ->
     {"", {Left, Top}, Number};
 branch({group, _, Labels, Children} = Group, Number, Frame) ->
@@ -176,40 +167,24 @@ branch({group, _, Labels, Children} = Group, Number, Frame) ->
     Ys = [Y || {_, {_, Y}} <- Below],
     Middle = (hd(Ys) + lists:last(Ys)) / 2,
     {[[Lines || {Lines, _} <- Below],
-      io_lib:format("<path d=\"M~.1f ~.1fV~.1f\" stroke=\"#222\" stroke-width=\"1.4\" fill=\"none\"/>~n", [X, hd(Ys), lists:last(Ys)]),
-      [io_lib:format("<path d=\"M~.1f ~.1fH~.1f\" stroke=\"#555\" fill=\"none\"/>~n", [X, Y, float(To)]) || {_, {To, Y}} <- Below],
+      line("branch", X, hd(Ys), X, lists:last(Ys)),
+      [line("axis", X, Y, To, Y) || {_, {To, Y}} <- Below],
       group_text(Labels, X, Middle)],
      {X, Middle}, Next}.
 
-group_text(#{median_us := Median}, X, Y) -> text(X - 3, Y - 3, 10, "end", placement_export:micros(Median));
+group_text(#{median_us := Median}, X, Y) -> text("small end", X - 3, Y - 3, placement_export:micros(Median));
 group_text(#{}, _, _) -> "".
 
 ticks(#{axis := {micros, Low, High}, top := Top} = Frame, Bottom) ->
     Marks = [math:exp(Low + Share * (High - Low)) || Share <- [0.0, 0.25, 0.5, 0.75, 1.0]],
     [[tick(x((High - math:log(Mark)) / (High - Low), Frame), Top, Bottom, placement_export:micros(Mark)) || Mark <- Marks],
-     text(x(0.5, Frame), Bottom + 44, 13, "middle", "median round trip between the parts of a group (logarithmic)")];
+     text("middle", x(0.5, Frame), Bottom + 44, "median round trip between the parts of a group (logarithmic)")];
 ticks(#{axis := {levels, _, Levels}, top := Top} = Frame, Bottom) ->
     [[tick(x(Level / max(1, Levels), Frame), Top, Bottom, integer_to_list(Level)) || Level <- lists:seq(0, Levels)],
-     text(x(0.5, Frame), Bottom + 44, 13, "middle", "level of the tree (0 is the root)")].
+     text("middle", x(0.5, Frame), Bottom + 44, "level of the tree (0 is the root)")].
 
 tick(X, Top, Bottom, Text) ->
-    [io_lib:format("<path d=\"M~.1f ~bV~b\" stroke=\"#ddd\" fill=\"none\"/>~n", [float(X), Top, Bottom + 6]), text(X, Bottom + 22, 11, "middle", Text)].
-
-title(Title) ->
-    text(20, 26, 16, "start", Title).
-
-text(X, Y, Size, Anchor, Text) ->
-    io_lib:format("<text x=\"~.1f\" y=\"~.1f\" font-size=\"~b\" text-anchor=\"~s\">~ts</text>~n", [float(X), float(Y), Size, Anchor, escaped(Text)]).
-
-escaped(Text) ->
-    lists:foldl(fun({Char, Entity}, Acc) -> string:replace(Acc, Char, Entity, all) end, unicode:characters_to_list(Text),
-                [{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}]).
-
-page(Width, Height, Content) ->
-    ["<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n",
-     io_lib:format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"~b\" height=\"~b\" viewBox=\"0 0 ~b ~b\" font-family=\"DejaVu Sans, Helvetica, sans-serif\">~n",
-                   [Width, Height, Width, Height]),
-     "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", Content, "</svg>\n"].
+    [line("grid", X, Top, X, Bottom + 6), text("small middle", X, Bottom + 22, Text)].
 
 %% @doc Converts SVG to a PNG file with rsvg-convert.
 -spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.
@@ -245,7 +220,7 @@ flat(Svg) -> unicode:characters_to_list(Svg).
 heat_map_test() ->
     Text = flat(heat_map(matrix(), #{title => "a < b", breaks => [2]})),
     [?assertNotEqual(nomatch, string:find(Text, Part))
-     || Part <- ["a &lt; b", "a&amp;b@n1", "stroke-dasharray", "from node", "to node", "10.0 µs", "100 µs", "fill=\"#ff0000\"", "fill=\"#ffffff\""]].
+     || Part <- ["a &lt; b", "a&amp;b@n1", "class=\"cut span\"", "from node", "to node", "10.0 µs", "100 µs", "fill:#123456", "fill:#de523c"]].
 
 dendrogram_test() ->
     #{tree := Tree} = placement_cluster:cluster(matrix()),
@@ -259,7 +234,7 @@ dendrogram_test() ->
 beside_test() ->
     {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
     Text = flat(beside([{"one", Declared}, {"other", Declared}])),
-    [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["one", "other", "translate(0 0)"]],
+    [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["one", "other", "translate(0 40)"]],
     ?assertEqual(1, length(string:split(Text, "<svg", all)) - 1).
 
 odd_input_test() ->
