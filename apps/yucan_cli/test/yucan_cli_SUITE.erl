@@ -655,8 +655,8 @@ closed_descriptors(Config) ->
 newest_version(Config) ->
     Root = filename:join(?config(priv_dir, Config), "installed"),
     Link = fun(Target, Name) -> File = filename:join(Root, Name), ok = filelib:ensure_dir(File), ok = file:make_symlink(Target, File) end,
-    [ok = filelib:ensure_dir(filename:join([Root, "lib/beamway", Older, "ebin/x"])) || Older <- ["yucan-0.9.0", "yucan_yaws-0.9.0"]],
-    [Link(code:lib_dir(Application), lists:concat(["lib/beamway/", Application, "-0.10.0"])) || Application <- [yucan, yucan_yaws]],
+    [ok = filelib:ensure_dir(filename:join([Root, "lib/beamway", Older, "ebin/x"])) || Older <- ["yucan-0.9.0", "yucan_yaws-0.9.0", "yucan_cli-0.9.0"]],
+    [Link(code:lib_dir(Application), lists:concat(["lib/beamway/", Application, "-0.10.0"])) || Application <- [yucan, yucan_yaws, yucan_cli]],
     ok = filelib:ensure_dir(filename:join(Root, "bin/yucan")),
     {ok, _} = file:copy(?config(command, Config), filename:join(Root, "bin/yucan")),
     {0, ["yucan " ++ _]} = run(open_port({spawn_executable, "/bin/sh"}, [{args, [filename:join(Root, "bin/yucan"), "--version"]}, {line, 2000}, exit_status, stderr_to_stdout])).
