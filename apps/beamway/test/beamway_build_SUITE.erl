@@ -98,7 +98,8 @@ warnings(Log) ->
         [_ | Warnings] -> length(Warnings)
     end.
 
-%% Each file in priv is in the packages and in the release, and two nodes started from the release use the driver's TLS.
+%% Each file in priv is in the packages and in the release. The command yucan finds its applications in both, and two nodes started from the release
+%% use the driver's TLS.
 release_and_packages_hold_all(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "packed"),
     Names = filelib:wildcard("*.so", filename:join(test_support:checkout(), "apps/beamway/priv")),
@@ -107,6 +108,8 @@ release_and_packages_hold_all(Config) ->
     Deb = run(["dpkg-deb -c '", Folder, "/debs/beamway.deb'"]),
     [] = [Name || Name <- Names, string:find(Deb, "/priv/" ++ Name ++ "\n") =:= nomatch],
     _ = run(["scripts/install-all --release '", Folder, "/release'"]),
+    _ = run(["dpkg-deb -x '", Folder, "/debs/yucan.deb' '", Folder, "/deb'"]),
+    [{Where, "yucan " ++ _} = {Where, run(["'", Folder, Where, "/bin/yucan' --version"])} || Where <- ["/release", "/deb/usr"]],
     [Ebin] = filelib:wildcard(filename:join(Folder, "release/**/beamway-*/ebin")),
     [] = Names -- filelib:wildcard("*.so", filename:join(filename:dirname(Ebin), "priv")),
     meet(start(#{ebin => Ebin}), start(#{ebin => Ebin}), tls).
