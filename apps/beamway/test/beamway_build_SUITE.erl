@@ -119,7 +119,7 @@ release_and_packages_hold_all(Config) ->
 tag_of_a_version(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "tagged"),
     ok = file:make_dir(Folder),
-    _ = run(["cp -r --parents README.md scripts/version scripts/release apps/*/src/*.app.src bin/man elixir/mix.exs elixir/yucan/mix.exs rdpipe/src rdpipe/man '", Folder, "'"]),
+    _ = run(["cp -r --parents README.md docs/guide/containers.md scripts/version scripts/release scripts/changes apps/*/src/*.app.src bin/man elixir/mix.exs elixir/yucan/mix.exs rdpipe/src rdpipe/man '", Folder, "'"]),
     Tree = fun(Command) -> status(["cd '", Folder, "' && { ", Command, "; } 2>&1"], []) end,
     Commit = fun(Change) -> {0, _} = Tree(Change ++ " && git add -A && git commit -qm change") end,
     Refused = fun(What) -> {1, Said} = Tree("scripts/release"), [_, _] = string:split(Said, What) end,
@@ -139,6 +139,9 @@ tag_of_a_version(Config) ->
     {0, "### What you gain\n\n- One.\n"} = Tree("git tag -l --format='%(contents)' v0.98.7 | sed -n '3,5p'"),
     {0, "commit\n"} = Tree("git tag -l --format='%(*objecttype)'"),
     {1, _} = Tree("git tag -l --format='%(contents)' | grep Two"),
+    %% The changes for the next version are those since this tag, also when the changelog has a section for that version already.
+    Commit("sed -i 's/^## 0.98.7/## 0.99.0 (2026-12-02)\\n\\n&/' CHANGELOG.md"),
+    {0, "## project\n\n- change\n\n"} = Tree("scripts/changes"),
     Refused("the tag v0.98.7 exists already"),
     {2, _} = Tree("scripts/release --now").
 
