@@ -6,7 +6,7 @@ defmodule Teleport.MixProject do
     # The Erlang applications are found through ERL_LIBS. Since 1.15, mix hides everything that is not a dependency, including these.
     [
       app: :teleport_elixir,
-      version: "0.2.0",
+      version: "0.3.0",
       elixir: "~> 1.14",
       deps: [],
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support", "test/shared"], else: ["lib"]),

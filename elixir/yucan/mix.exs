@@ -6,7 +6,7 @@ defmodule Yucan.MixProject do
     # The Erlang application yucan is found through ERL_LIBS. Since 1.15, mix hides everything that is not a dependency, including yucan.
     [
       app: :yucan_plug,
-      version: "0.2.0",
+      version: "0.3.0",
       elixir: "~> 1.14",
       deps: [],
       elixirc_paths: paths(Mix.env()),

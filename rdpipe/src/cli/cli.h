@@ -10,7 +10,7 @@
  * data only; messages go to standard error.
  */
 
-#define RD_VERSION "0.2.0"
+#define RD_VERSION "0.3.0"
 
 enum {
     RD_EXIT_FAULT = 1, /* the stream is incomplete */
