@@ -300,6 +300,8 @@ explain({error, {wrong_link, Name, Wanted, Kind, Why}, _}) ->
     io_lib:format("the nodes of '~ts' must use ~ts and use ~ts: ~ts. Run: bin/beamway doctor", [Name, Wanted, Kind, Why]);
 explain({error, {links_missing, Name, Expected, Found}, _}) ->
     io_lib:format("the nodes of '~ts' have ~b links and should have ~b. Run: bin/beamway doctor", [Name, Found, Expected]);
+explain({error, {connections_missing, Node, Found, Expected}, _}) ->
+    io_lib:format("the link to ~ts has ~b connections and should have ~b. Run: bin/beamway doctor", [Node, Found, Expected]);
 explain({error, {wrong_compression, Name}, _}) ->
     io_lib:format("the nodes of '~ts' compressed what they must not, or did not compress. Was libzstd-dev installed when Beamway was built?", [Name]);
 explain({error, {kernel_does_not, Name, What}, _}) ->

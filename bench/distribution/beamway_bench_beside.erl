@@ -12,6 +12,8 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
+%% Called by beamway_bench_between.
+-export([measure/3, key/2]).
 
 -define(PATHS, [loopback, veth, path_1ms, path_20ms]).
 -define(BYTES, 10000000).
@@ -50,6 +52,8 @@ groups(#{paths := Paths} = Settings) ->
 contenders(loopback) -> [tcp, tls, beamway, beamway_tcp, beamway_tls];
 contenders(_) -> [tcp, tls, beamway_tcp, beamway_tls].
 
+%% @doc Measures the calls and the streams on this path.
+-spec measure(loopback | beamway_bench_net:name(), beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
 measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
     _ = [beamway_bench_nodes:call(Two, beamway_bench_messages, Start, []) || Start <- [start_server, start_sink]],
@@ -73,6 +77,8 @@ medium(_Path, _One, _Args, _TimeoutMs) ->
 
 medium_key(What) -> unicode:characters_to_binary([words(loopback), ": message of 100 KB beside 10 MB, ", atom_to_list(What)]).
 
+%% @doc Returns the label of the table row: the percentiles of the calls, their maximum, or the rate of the streams.
+-spec key(loopback | beamway_bench_net:name(), p50 | p99 | max | rate) -> beamway_bench_run:key().
 key(Path, rate) -> unicode:characters_to_binary([words(Path), ": messages of 10 MB beside the call"]);
 key(Path, What) -> unicode:characters_to_binary([words(Path), ": call of 64 B beside 10 MB, ", atom_to_list(What)]).
 

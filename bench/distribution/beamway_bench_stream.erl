@@ -7,7 +7,7 @@
 
 -export([prepare/2, groups/1, metrics/1]).
 %% Called by other benchmarks.
--export([measure/2, small/2, key/1]).
+-export([measure/2, small/2, large/2, key/1]).
 
 %% Each entry has the size of a message in bytes, the number of messages between confirmations, and the number of messages that may be unconfirmed (1,
 %% 8, 32 and 64 MB).
@@ -29,6 +29,10 @@ groups(Settings) ->
 %% @doc Returns the rates of 64 B and 4 KB messages per second, and the MB per second in 1 MB messages.
 -spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
 measure(Cluster, Settings) -> measure(Cluster, ?SMALL ++ [hd(?LARGE)], Settings).
+
+%% @doc Returns only the MB per second in 1 MB messages.
+-spec large(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
+large(Cluster, Settings) -> measure(Cluster, [hd(?LARGE)], Settings).
 
 measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
     maps:from_list([begin

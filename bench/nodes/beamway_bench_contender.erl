@@ -94,7 +94,7 @@ names() ->
 %% @doc Returns the contenders that are programs rather than nodes.
 -spec programs() -> [name()].
 programs() ->
-    [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat,
+    [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, iperf3_8, ssh, mbuffer, nc, socat, cat,
      rdcp_tls, rdcp, rsync, scp, tar_ssh].
 
 %% @doc Adds rdma to these contenders if this host has an RDMA device.

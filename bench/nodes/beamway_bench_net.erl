@@ -7,11 +7,11 @@
 
 -export_type([name/0, net/0]).
 
--type name() :: veth | veth4 | path_1ms | path_20ms | path_100m | path_100m_20ms.
+-type name() :: veth | veth4 | path_1ms | path_20ms | path_50ms | path_100m | path_100m_20ms.
 %% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
-%% @doc Returns the networks on which `bench hosts' measures.
+%% @doc Returns the networks on which `bench hosts' measures if none is named.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
@@ -26,9 +26,10 @@ chosen(Text, Names) ->
     end.
 
 %% The queue holds the data of one round trip, but at least 2 ms of data. Offload is on, as it is between real hosts; without it, handling each
-%% segment separately would cost this machine more CPU time than the nodes use.
+%% segment separately would cost this machine more CPU time than the nodes use. The long path uses cubic, as most hosts do; loss hardly slows BBR down.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
+path(path_50ms) -> #{rate_bits => 1000000000, delay_us => 25000, loss => 0.0001, queue_bytes => 6250000, mtu => 1500, offload => 1, seed => 1, congestion => cubic};
 path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_100m_20ms) -> #{rate_bits => 100000000, delay_us => 10000, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
@@ -38,6 +39,7 @@ title(veth) -> "veth";
 title(veth4) -> "veth";
 title(path_1ms) -> "1 Gbit/s, 1 ms";
 title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost";
+title(path_50ms) -> "1 Gbit/s, 50 ms, 0.01 % lost";
 title(path_100m) -> "100 Mbit/s, 1 ms";
 title(path_100m_20ms) -> "100 Mbit/s, 20 ms".
 
@@ -72,6 +74,7 @@ open(Name) ->
 
 prefix(path_1ms) -> "bw1m";
 prefix(path_20ms) -> "bw20m";
+prefix(path_50ms) -> "bw50m";
 prefix(path_100m_20ms) -> "bwfar".
 
 with(_, {error, Why}, _) -> {error, Why};
@@ -113,5 +116,5 @@ facts_test_() ->
 %% If a queue could not hold the data of one round trip, a single stream could not saturate the link.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
-     || Name <- [path_1ms, path_20ms, path_100m, path_100m_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
+     || Name <- [path_1ms, path_20ms, path_50ms, path_100m, path_100m_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
 -endif.

@@ -15,7 +15,8 @@
                       queue_bytes => pos_integer(),      %% for each direction; packets that arrive when it is full are dropped
                       seed => non_neg_integer(),
                       mtu => pos_integer(),
-                      offload => 0 | 1}.                 %% 1: segments of a TCP stream travel together, which takes much less processor time
+                      offload => 0 | 1,                  %% 1: segments of a TCP stream travel together, which takes much less processor time
+                      congestion => atom()}.             %% TCP's congestion control; if omitted, this machine's default
 %% Settings that are omitted have the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
 -opaque path() :: #{net := beamway_netns:net(), port := port(), settings := settings()}.
 -type counters() :: #{binary() => number() | boolean() | #{binary() => non_neg_integer()}}.
@@ -55,12 +56,17 @@ text(Number) -> integer_to_list(Number).
 said({line, Line}) -> Line;
 said(Else) -> lists:flatten(io_lib:format("the path emulator did not start: ~0p", [Else])).
 
-addressed(#{net := #{spaces := Spaces, addresses := Addresses}} = Path) ->
-    case [Said || {Space, Address} <- lists:zip(Spaces, Addresses),
-                  Said <- [os:cmd("ip -n " ++ Space ++ " address add " ++ Address ++ "/30 dev path0 2>&1")], Said =/= ""] of
+addressed(#{net := #{spaces := Spaces, addresses := Addresses}, settings := Settings} = Path) ->
+    case [Said || {Space, Address} <- lists:zip(Spaces, Addresses), Command <- commands(Address, Settings),
+                  Said <- [os:cmd("ip -n " ++ Space ++ " " ++ Command ++ " 2>&1")], Said =/= ""] of
         [] -> {ok, Path};
         [Why | _] -> ok = close(Path), {error, Why}
     end.
+
+%% The congestion control is an attribute of the route, because a namespace may not select one that is not enabled for it.
+commands(Address, Settings) ->
+    Network = hd(string:split(Address, ".", trailing)) ++ ".0/30",
+    ["address add " ++ Address ++ "/30 dev path0" | ["route replace " ++ Network ++ " dev path0 congctl " ++ atom_to_list(Name) || #{congestion := Name} <- [Settings]]].
 
 %% @doc Stops the path, kills everything that is running on its hosts, and removes the hosts.
 -spec close(path()) -> ok.
@@ -93,6 +99,10 @@ words_test_() ->
     [?_assertEqual([], words(#{})),
      ?_assertEqual(["--rate", "1000000", "--loss", "0.0001", "--offload", "1"], words(#{rate_bits => 1000000, loss => 0.0001, offload => 1})),
      ?_assertEqual(["--loss", "0.000001"], words(#{loss => 1.0e-6}))].
+
+commands_test_() ->
+    [?_assertEqual(["address add 10.0.0.2/30 dev path0"], commands("10.0.0.2", #{})),
+     ?_assertEqual(["address add 10.0.0.2/30 dev path0", "route replace 10.0.0.0/30 dev path0 congctl cubic"], commands("10.0.0.2", #{congestion => cubic}))].
 
 round_trip_test() ->
     ?assertEqual({1000, 0}, {round_trip_us(#{delay_us => 500}), round_trip_us(#{})}).
