@@ -1,37 +1,43 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Groups of teleport_listeners between real nodes: which nodes get a broadcast, the cost of joining compared with
-%% pg, and the state after crashes and lost connections.
+%% pg, and the state after crashes and lost connections. With `BEAMWAY_TEST_LONG=1' in the environment the cost is also
+%% measured in a cluster of 64 nodes.
 -module(teleport_listeners_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([only_nodes_with_members/1, members_come_and_go/1, members_that_joined_before/1, servers_that_end/1, a_connection_that_is_lost/1, sites/1, a_node_without_teleport/1, bytes_of_joins/1,
-         bad_input/1]).
+         bad_input/1, sixty_four_nodes/1]).
 %% Called on the nodes.
--export([joined/2, join_each/3]).
+-export([joined/2, join_each/3, sent_bytes/0]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(teleport_groups_SUITE, [member/1, got/1, count_bytes/1]).
 
 -define(CONFIRM, #{confirm => true, timeout => wait_ms()}).
 %% The largest permitted cost as a fraction of pg's.
 -define(PART, 0.1).
+%% How long a step may take on all of 64 nodes.
+-define(ALL_MS, 120000).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> teleport_nodes:all([shm, stock]).
+all() -> teleport_nodes:all([shm, stock]) ++ [{group, cluster} || beamway_carrier:is_long()].
 
 groups() ->
     All = [only_nodes_with_members, members_come_and_go, members_that_joined_before, servers_that_end, a_connection_that_is_lost, sites, a_node_without_teleport, bytes_of_joins, bad_input],
-    teleport_nodes:groups([shm, stock], All).
+    teleport_nodes:groups([shm, stock], All) ++ [{cluster, [], [sixty_four_nodes]}].
 
+init_per_group(cluster, Config) -> Config;
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
+end_per_group(cluster, _Config) -> ok;
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
 %% Each case uses its own group.
 init_per_testcase(Case, Config) -> [{group, Case} | Config].
 
+end_per_testcase(sixty_four_nodes, _Config) -> beamway_peer:stop_started();
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
@@ -44,10 +50,17 @@ joined(Group, Count) ->
     Members.
 
 %% @private Starts this many members, which join each of the groups one after the other.
-join_each(Join, Groups, Members) ->
+join_each(Join, Groups, Members) -> join_each(Join, Groups, Members, 0).
+
+%% @private Like join_each/3, but with a pause after each join.
+join_each(Join, Groups, Members, PauseMs) ->
     Pids = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Members)],
-    [ok = Join({group, Number}, Pid) || Number <- lists:seq(1, Groups), Pid <- Pids],
+    [begin ok = Join({group, Number}, Pid), receive after PauseMs -> ok end end || Number <- lists:seq(1, Groups), Pid <- Pids],
     ok.
+
+%% @private Returns the bytes that this node has sent to all others.
+sent_bytes() ->
+    lists:sum([begin {ok, [{send_oct, Bytes}]} = inet:getstat(Port, [send_oct]), Bytes end || {_, Port} <- erlang:system_info(dist_ctrl)]).
 
 %% Starts members on this node or another, and returns when this node knows that it has some.
 members(Node, Group, Count) ->
@@ -241,14 +254,49 @@ bytes_of_joins(Config) ->
     end).
 
 %% Waits until the count no longer changes.
-settled(Node) -> settled(Node, count_bytes(Node)).
+settled(Node) -> settled_count(fun() -> count_bytes(Node) end).
 
-settled(Node, Before) ->
+settled_count(Count) -> settled_count(Count, Count()).
+
+settled_count(Count, Before) ->
     receive after 500 -> ok end,
-    case count_bytes(Node) of
+    case Count() of
         Before -> Before;
-        Now -> settled(Node, Now)
+        Now -> settled_count(Count, Now)
     end.
+
+%% Counts what all 64 nodes of a full mesh send while processes join on each of them: many processes a few groups, one
+%% process many groups, and processes that join a group so slowly that no two joins share a message.
+sixty_four_nodes(_Config) ->
+    ct:timetrap({minutes, 30}),
+    Cluster = beamway_placement_nodes:start(["t" ++ integer_to_list(Number) || Number <- lists:seq(1, 64)], #{run => false}),
+    Nodes = beamway_placement_nodes:nodes(Cluster),
+    ok = on_all(Cluster, fun() -> [true = net_kernel:connect_node(Node) || Node <- Nodes, Node < node()], ok end),
+    ok = on_all(Cluster, fun() -> {ok, _} = application:ensure_all_started(teleport), {ok, _} = pg:start(tp_bytes), ok end),
+    ok = on_all(Cluster, fun() -> await_sure(Nodes -- [node()]) end),
+    Settled = fun() -> settled_count(fun() -> lists:sum(beamway_placement_nodes:all(Cluster, ?MODULE, sent_bytes, [])) end) end,
+    [begin
+         Start = Settled(),
+         ok = on_all(Cluster, fun() -> join_each(fun(Group, Pid) -> pg:join(tp_bytes, {Case, Group}, Pid) end, Groups, Members, PauseMs) end),
+         Between = Settled(),
+         %% Every node knows every member.
+         Everywhere = lists:duplicate(64, 64 * Members),
+         Everywhere = [length(Known) || Known <- beamway_placement_nodes:all(Cluster, pg, get_members, [tp_bytes, {Case, {group, Groups}}])],
+         ok = on_all(Cluster, fun() -> join_each(fun(Group, Pid) -> teleport_listeners:join({Case, Group}, Pid) end, Groups, Members, PauseMs) end),
+         End = Settled(),
+         %% Every node knows which nodes have members.
+         OfOthers = lists:duplicate(64, 63),
+         OfOthers = [length(Known) || Known <- beamway_placement_nodes:all(Cluster, teleport_listeners, nodes, [{Case, {group, Groups}}])],
+         Joins = 64 * Groups * Members,
+         ok = beamway_runner:say("64 nodes, ~p: ~b joins, a join is ~.1f bytes of pg and ~.2f of teleport_listeners in the whole cluster: ~.4f",
+                                 [Case, Joins, (Between - Start) / Joins, (End - Between) / Joins, (End - Between) / (Between - Start)]),
+         ?assert(End - Between =< ?PART * (Between - Start), {Case, Between - Start, End - Between})
+     end || {Case, Groups, Members, PauseMs} <- [{many_members, 2, 25, 0}, {many_groups, 200, 1, 0}, {one_after_another, 1, 20, 30}]].
+
+%% Runs the fun on all nodes at the same time.
+on_all(Cluster, Fun) ->
+    Calls = [beamway_peer:async(fun() -> beamway_peer:run(Peer, Fun, ?ALL_MS) end) || Peer <- beamway_placement_nodes:peers(Cluster)],
+    lists:foreach(fun(Call) -> _ = beamway_peer:await(Call, 2 * ?ALL_MS * beamway_runner:slowness()) end, Calls).
 
 bad_input(Config) ->
     on_first(Config, fun(Node, Group) ->
