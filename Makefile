@@ -159,7 +159,7 @@ test-arm64:
 	@$(MAKE) build-test
 	@test/system/arm64/test $(T)
 
-## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|encrypted|tls|tls_shm|stock_tls, STORE=1, FORCE=1
+## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|encrypted|tls|tls_shm|stock_tls, STORE=1 (shm and encrypted), FORCE=1
 nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test

@@ -6,9 +6,15 @@
 %% counted in schedules.
 -module(beamway_nemesis_cli).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -export([start/0, main/1]).
 
--define(RESULTS, "bench/results/nemesis.json").
+-define(RESULTS, "bench/results/").
+%% The carriers whose results bench/figures.config lists.
+-define(KEPT, ["shm", "encrypted"]).
 %% How many smaller schedules to try after a failure.
 -define(TRIALS, 12).
 
@@ -23,7 +29,7 @@ options() ->
      {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp, stock, encrypted, tls_shm, tls or stock_tls"},
      {nodes, undefined, "nodes", {integer, 6}, "at most so many nodes, 2 to 6"},
      {schedule, undefined, "schedule", string, "carry out the schedule in this file, once"},
-     {store, undefined, "store", undefined, "keep the result in " ?RESULTS ", unless other work runs on the machine"},
+     {store, undefined, "store", undefined, "keep the result of shm in " ?RESULTS "nemesis.json, or of encrypted in nemesis-encrypted.json, unless other work runs on the machine"},
      {force, undefined, "force", undefined, "keep it even then, and mark it as noisy"},
      {help, $h, "help", undefined, "this help"}].
 
@@ -61,12 +67,20 @@ checked_more(Given, Options, Words) ->
         #{nodes := Nodes} when Nodes < 2; Nodes > 6 -> usage("--nodes ~b: expected 2 to 6", [Nodes]);
         #{minutes := Minutes} when Minutes =< 0 -> usage("--minutes ~w: expected more than 0", [Minutes]);
         #{schedule := File, carrier := Carrier} -> from_file(File, list_to_atom(Carrier));
-        _ ->
-            {Store, Force} = {lists:member(store, Given), lists:member(force, Given)},
-            case beamway_bench_store:begun("nemesis", lists:join(" ", ["scripts/nemesis" | Words]), Force orelse not Store) of
-                {ok, Context} -> from_seeds(Options, fun(Object) -> not Store orelse store(maps:merge(Context, Object), Force) end);
-                {error, Why} -> io:format(standard_error, "nemesis: ~ts~n", [Why]), 1
+        #{carrier := Carrier} ->
+            case {lists:member(store, Given), lists:member(Carrier, ?KEPT)} of
+                {true, false} -> usage("--carrier ~ts: --store keeps only results of ~ts", [Carrier, lists:join(" and ", ?KEPT)]);
+                {Store, _} -> run(result_name(Carrier), Store, lists:member(force, Given), Options, Words)
             end
+    end.
+
+result_name("shm") -> "nemesis";
+result_name(Carrier) -> "nemesis-" ++ Carrier.
+
+run(Name, Store, Force, Options, Words) ->
+    case beamway_bench_store:begun("nemesis", lists:join(" ", ["scripts/nemesis" | Words]), Force orelse not Store) of
+        {ok, Context} -> from_seeds(Options, fun(Object) -> not Store orelse store(Name, maps:merge(Context, Object), Force) end);
+        {error, Why} -> io:format(standard_error, "nemesis: ~ts~n", [Why]), 1
     end.
 
 help() ->
@@ -184,9 +198,10 @@ object(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes}) ->
       cuts_outlived => lists:sum([P || #{paused := P} <- All]),
       nodedowns => lists:sum([D || #{nodedowns := D} <- All])}.
 
-store(Object, Force) ->
-    case beamway_bench_store:publish(?RESULTS, Object, Force) of
-        ok -> io:format("nemesis: kept in ~ts~n", [?RESULTS]), true;
+store(Name, Object, Force) ->
+    File = ?RESULTS ++ Name ++ ".json",
+    case beamway_bench_store:publish(File, Object, Force) of
+        ok -> io:format("nemesis: kept in ~ts~n", [File]), true;
         {error, Why} -> io:format(standard_error, "nemesis: ~ts~n", [Why]), false
     end.
 
@@ -200,3 +215,10 @@ sum(Maps) ->
     lists:foldl(fun(Map, Sum) ->
                         maps:fold(fun(Key, N, Acc) -> maps:update_with(Key, fun(M) -> M + N end, N, Acc) end, Sum, Map)
                 end, #{}, Maps).
+
+-ifdef(TEST).
+%% A result neither replaces that of another carrier, nor is it stored under a name that no page shows.
+each_carrier_has_its_own_result_test_() ->
+    Names = [result_name(Carrier) || Carrier <- ?KEPT],
+    [?_assertEqual(["nemesis", "nemesis-encrypted"], Names), ?_assertEqual(2, main(["--carrier", "tcp", "--store"])), ?_assertEqual(2, main(["--store", "extra"]))].
+-endif.
