@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # The targets that `make help` shows to a new user, in this order.
 VISITORS := demo build test test-rest bench-report install uninstall release deb image edoc clean
 ALIGNED := while IFS='|' read -r target what; do printf '%-20s%s\n' "$$target" "$$what"; done
-.PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-strangers test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help help-all build-test build-bench coverage valgrind
+.PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-strangers test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest bench-otp test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help help-all build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -152,6 +152,12 @@ test-otp27:
 	@scripts/install-packages test-otp27
 	@$(MAKE) build-test
 	@test/system/otp/otp27
+
+## bench-otp: headline benchmarks on OTP 27 in a Debian 13 tree, stored in bench/results/otp27 (half an hour); N="rpc pingpong stream beside" runs some, DEBIAN=sid on the newest OTP, FORCE=1 (needs root)
+bench-otp:
+	@scripts/install-packages test-otp27
+	@$(MAKE) build-bench
+	@OTP27_BENCH="$(N)" OTP27_BENCH_OPTIONS="$(if $(FORCE),--force)" test/system/otp/otp27 $(if $(DEBIAN),--debian $(DEBIAN)) bench
 
 ## test-arm64: the C tests on an emulated arm64, and nodes of its OTP (Debian 13) in one cluster with nodes of this machine's; T=c or cluster (root; some minutes)
 test-arm64:

@@ -47,7 +47,7 @@ behind(Commit, #{measures := Measures} = Result) ->
 
 %% Returns the source file of the benchmark module that measures this result, if there is one.
 bench(Result) ->
-    case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
+    case re:run(command(Result), "(?:beamway bench |bench-(?:rdma|otp) N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
         {match, [Name]} -> [beamway_bench_checkout:source(atom_to_list(beamway_bench:module(Name)) ++ ".erl")];
         nomatch -> []
     end.
@@ -127,7 +127,8 @@ the_repeats_count_only_where_they_are_taken_test_() ->
 how_it_is_measured_counts_test_() ->
     [?_assertEqual(Want, bench(#{run => Run}))
      || {Want, Run} <- [{["bench/distribution/beamway_bench_tune.erl"], {bench, "tune-tcp"}}, {["bench/placement/beamway_bench_placement.erl"], {bench, "placement --part herd"}},
-                        {["bench/distribution/beamway_bench_rpc.erl"], {make, "bench-rdma N=rpc"}}, {["bench/pipe/beamway_bench_pipe.erl"], {sh, "x -- bin/beamway bench pipe --part y"}},
+                        {["bench/distribution/beamway_bench_rpc.erl"], {make, "bench-rdma N=rpc"}},
+                        {["bench/distribution/beamway_bench_stream.erl"], {make, "bench-otp N=stream DEBIAN=sid"}}, {["bench/pipe/beamway_bench_pipe.erl"], {sh, "x -- bin/beamway bench pipe --part y"}},
                         {[], {make, "soak MIN=22"}}]]
         ++ [?_assert(filelib:is_regular(beamway_bench_checkout:path(File))) || {_, Result} <- beamway_bench_published:results(), File <- bench(Result)].
 -endif.

@@ -21,6 +21,12 @@ table({brief, Rows}) ->
      from([Name || {Name, _, _} <- Rows])];
 table({pairs, Rows}) ->
     [markdown(["question", "this project", "compared with", "ratio"], [pair(Question, Metric, Rival, beamway_bench_published:shown(Name)) || {Name, Metric, Rival, Question} <- Rows]), from([Name || {Name, _, _, _} <- Rows])];
+table({across, Places, Rows}) ->
+    Results = unique([Name || {Name, _, _, _} <- Rows]),
+    Shown = fun(Folder, Name) -> beamway_bench_published:shown(Folder ++ Name) end,
+    [markdown(["question", "compared with" | [heading(Heading, [Shown(Folder, Name) || Name <- Results]) || {Heading, Folder} <- Places]],
+              [[Question, title(Rival) | [across(pair(Question, Metric, Rival, Shown(Folder, Name))) || {_, Folder} <- Places]] || {Name, Metric, Rival, Question} <- Rows]),
+     from([Folder ++ Name || {_, Folder} <- Places, Name <- Results])];
 table({grid, Heading, Rows}) ->
     Names = lists:usort([Name || Row <- Rows, {Name, _} <- Row]),
     Shown = maps:from_list([{Name, beamway_bench_published:shown(Name)} || Name <- Names]),
@@ -108,6 +114,12 @@ pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
         [] -> [Question, ?AGAIN, "", ""];
         [#{<<"beamway">> := Own, <<"unit">> := Unit} = Entry | _] -> [Question, quantity(Own, Unit) | lists:sublist(compared(Entry), 2)]
     end.
+
+across([_, ?AGAIN, _, _]) -> ?AGAIN;
+across([_, Own, _, Ratio]) -> [Own, ", ", Ratio].
+
+%% The release of OTP is that of the first of these results that has been measured.
+heading(Heading, Shown) -> [Heading | [[", OTP ", Otp] || Otp <- lists:sublist([Of || {_, #{<<"versions">> := #{<<"otp">> := Of}}} <- Shown], 1)]].
 
 from(Names) -> ["From ", lists:join(", ", [dated(Name, beamway_bench_published:shown(Name)) || Name <- unique(Names)]), ".\n"].
 
@@ -264,6 +276,7 @@ every_table_is_of_known_results_test() ->
                               {metrics, _, Results} -> [Name || {Name, _} <- Results];
                               {brief, Rows} -> [Name || {Name, _, _} <- Rows];
                               {pairs, Rows} -> [Name || {Name, _, _, _} <- Rows];
+                              {across, Places, Rows} -> [Folder ++ Name || {_, Folder} <- Places, {Name, _, _, _} <- Rows];
                               {grid, _, Rows} -> [Name || Row <- Rows, {Name, _} <- Row];
                               {_, Name, _} -> [Name];
                               {_, Name, _, _} -> [Name]
@@ -317,6 +330,11 @@ a_brief_row_has_whole_numbers_test() ->
 a_pair_names_its_rival_test() ->
     ?assertEqual(["q", "2.00 MB/s", "socat 4.00", "0.50 [0.40, 0.60]"], [text(Cell) || Cell <- pair("q", "a", "socat", {fresh, stored()})]),
     ?assertEqual(["q", ?AGAIN, "", ""], pair("q", "a", "nobody", {fresh, stored()})).
+
+releases_are_columns_test() ->
+    Versions = #{<<"versions">> => #{<<"otp">> => <<"27.3.4">>}},
+    ?assertEqual(["Debian 13, OTP 27.3.4", "Debian 13"], [text(heading("Debian 13", Shown)) || Shown <- [[{hidden, "why"}, {old, maps:merge(stored(), Versions)}], [{hidden, "why"}]]]),
+    ?assertEqual(["2.00 MB/s, 0.50 [0.40, 0.60]", ?AGAIN], [text(across(pair("q", "a", Rival, {fresh, stored()}))) || Rival <- ["socat", "nobody"]]).
 
 the_best_rival_depends_on_what_is_better_test() ->
     Entries = [(entry(<<"a">>, Name, <<"even">>))#{<<"baseline">> := Value} || {Name, Value} <- [{<<"x">>, 4}, {<<"y">>, 2}, {<<"z">>, 3}]],
