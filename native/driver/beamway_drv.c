@@ -21,7 +21,7 @@
 #include "port.h"
 #include "pulse.h"
 
-#define ABI_VERSION 17  /* of the commands below; must match beamway_port.erl */
+#define ABI_VERSION 18  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
 #define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */
@@ -558,7 +558,8 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
     result = pump_receive(&self->pump);
     finished = result != PUMP_MORE && (is_orphan || link->ops->is_finished(link));
     link->ops->stats(link, &stats);
-    reply_number(reply, finished, 1);
+    /* 2: the peer's process has exited. */
+    reply_number(reply, finished && is_orphan ? 2 : finished, 1);
     reply_number(reply, stats.bytes_in, 8);
     if (result == PUMP_FAILED)
         fail(self);

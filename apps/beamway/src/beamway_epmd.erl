@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds out what the epmd on a peer's host currently reports about the peer, and where a peer listens according to the node's
-%% epmd module.
+%% @doc Finds out what the epmd on a peer's host currently reports about the peer, where a peer listens according to the node's epmd module, and
+%% whether its port accepts connections.
 %%
 %% When many peers end at the same time, each of their links asks the same questions about the same host. This server asks each question once for all
 %% processes that are waiting for the answer. A process never gets an answer that was already on its way when it asked, because that answer may date
@@ -13,18 +13,23 @@
 -export([getaddr/2]).
 -endif.
 
--export([start_link/0, peer_of/4, of_node/3, resolved/2]).
+-export([start_link/0, peer_of/4, of_node/3, resolved/2, port_of_node/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, ask/1]).
--export_type([said/0]).
+-export_type([said/0, port_state/0]).
 
 -define(LOOK_MS, 500).
 -define(QUESTION_MS, 2000).
 %% A question may have to wait for the one before it.
 -define(CALL_MS, 5000).
+-define(PORT_MS, 300).
 
 -type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
               | {refuses, inet:ip_address()} | unknown.
 %% `refuses' means that nothing listens on epmd's port, and `unknown' that epmd does not answer or is not used.
+
+-type port_state() :: refuses | open | silent | unknown.
+%% `refuses' means that nothing listens on the port, `silent' that there was no answer, and `unknown' that this node does not know the port, or may not
+%% try it because of a fault.
 
 %% @doc Returns where a node listens according to the epmd module, and the node's version of the distribution protocol.
 -spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
@@ -93,6 +98,20 @@ resolved(Family, Host) ->
         {ok, Ip} -> {ok, Ip};
         {error, _} -> error
     end.
+
+%% @doc Tries the port on which the node listened when the link was set up, or 0 if that is unknown.
+-spec port_of_node(node(), beamway_stream:family(), inet:port_number()) -> port_state().
+port_of_node(_Node, _Family, 0) -> unknown;
+port_of_node(Node, Family, Port) ->
+    {node, _Name, Host} = dist_util:split_node(Node),
+    case beamway_fault_path:is_cut(Node) orelse resolved(Family, Host) of
+        {ok, Ip} -> tried(Family, Family:connect(Ip, Port, [{active, false}], ?PORT_MS));
+        _ -> unknown
+    end.
+
+tried(Family, {ok, Socket}) -> Family:close(Socket), open;
+tried(_Family, {error, econnrefused}) -> refuses;
+tried(_Family, {error, _}) -> silent.
 
 %% ---- questions that several processes ask ----
 

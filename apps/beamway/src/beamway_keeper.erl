@@ -219,12 +219,15 @@ close(none) ->
     ok.
 
 %% Over shared memory the driver detects that the peer's process has exited.
-is_over(Port) -> beamway_port:receive_some(Port) =:= finished.
+is_over(Port) -> lists:member(beamway_port:receive_some(Port), [finished, exited]).
 
 -spec peer_gone(port()) -> no_return().
 peer_gone(Port) ->
     Now = erlang:monotonic_time(millisecond),
-    drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
+    case drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS) of
+        exited -> beamway_resume:exited();
+        ok -> ok
+    end,
     exit(connection_closed).
 
 %% A peer that exits normally marks its ring as finished, perhaps slightly after its socket closes. A peer that was killed never does, but if the
@@ -234,6 +237,8 @@ drain(Port, Known, Deadline, Silent) ->
     try beamway_port:receive_some(Port) of
         finished ->
             ok;
+        exited ->
+            exited;
         {read, _} when Now >= Deadline ->
             ok;
         {read, Known} when Now >= Silent ->

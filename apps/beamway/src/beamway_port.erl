@@ -12,7 +12,7 @@
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 17).
+-define(ABI_VERSION, 18).
 %% An access to the file system, or the loading of a library, may take this long.
 -define(LATER_MS, 5000).
 %% Deriving a key takes 0.3 s of CPU time, and longer if the CPUs are busy.
@@ -268,11 +268,12 @@ derive(Salt, Password) ->
                       end
               end).
 
-%% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again;
-%% otherwise the result is the number of bytes read since the link was created.
--spec receive_some(port()) -> finished | {read, Bytes :: non_neg_integer()}.
+%% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again, and
+%% `exited' that this is so because the peer's process no longer exists. Otherwise the result is the number of bytes read since the link was created.
+-spec receive_some(port()) -> finished | exited | {read, Bytes :: non_neg_integer()}.
 receive_some(Port) ->
     case command(Port, ?RECEIVE, <<>>) of
+        {ok, <<2, _:64>>} -> exited;
         {ok, <<1, _:64>>} -> finished;
         {ok, <<0, Read:64>>} -> {read, Read}
     end.

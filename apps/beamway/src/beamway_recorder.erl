@@ -4,7 +4,7 @@
 %% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. While this node and all its links
 %% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. Seconds that it missed,
 %% or that it rested, get steps as well, so the age of a step is its place in the history. In between the server is notified of events on links
-%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one line is logged. The
+%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd and tries its port, {@link beamway_verdict} finds the cause, and one line is logged. The
 %% records of ended links are kept for an hour.
 %%
 %% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
@@ -43,8 +43,9 @@
 -define(CLOCK_MS, 1000).
 %% epmd notices that a process was killed slightly later than the peers do.
 -define(ASK_AGAIN_MS, 100).
--define(ASK_TIMES, 5).
--define(PORT_MS, 300).
+-define(ASK_MS, 500).
+%% How long to wait for epmd. The rest of LOOK_MS is for the peer's port.
+-define(EPMD_MS, 1200).
 %% The log names the processes that fill a link at most once in this time, and at most this many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
@@ -53,8 +54,8 @@
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
                | {full, Senders :: [binary()]} | {fault, Text :: binary()} | fault_ended
-               | {clock_set, Ms :: integer()} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
-%% {@link beamway_resume} explains `gave_up'.
+               | {clock_set, Ms :: integer()} | {gave_up, ended | exited | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
+%% {@link beamway_resume} explains `gave_up'. `exited' means that the peer's process no longer exists on this host.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
                     %% newest first, with how many milliseconds ago it happened
@@ -68,6 +69,8 @@
                     %% of a link that has ended
                     ended => #{ago_ms := non_neg_integer(), reason := term()},
                     epmd => beamway_verdict:epmd(),
+                    %% if epmd does not list the peer
+                    peer_port => beamway_epmd:port_state(),
                     verdict => beamway_verdict:verdict()}.
 
 -type wanted() :: fun((node()) -> boolean()).
@@ -240,7 +243,8 @@ handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, {Mega, Seco
     {noreply, disconnecting(Ms, Pid, Node, State)};
 handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is_map_key(Looker, Lookers) ->
     {{Ms, Record}, Left} = maps:take(Looker, Lookers),
-    {noreply, answered(Looker, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left}))};
+    Seen = case Result of {looked, Found} -> Found; _ -> #{epmd => unknown} end,
+    {noreply, answered(Looker, judged(Ms, maps:merge(Record, Seen), State#state{lookers = Left}))};
 handle_info({'EXIT', Port, _Reason}, #state{port = Port} = State) ->
     {noreply, State#state{port = none}};
 handle_info({stop, Looker}, State) ->
@@ -433,30 +437,39 @@ ended(Pid, Reason, #state{links = Links, lookers = Lookers} = Before) ->
             judged(Now, Record, State)
     end.
 
-%% @private Exits with epmd's answer as the reason.
+%% @private Exits with what it has found as the reason.
 -spec look(node(), beamway_stream:family(), Port :: inet:port_number()) -> no_return().
 look(Node, Family, Port) ->
-    exit({looked, look(Node, Family, Port, ?ASK_TIMES)}).
+    exit({looked, look(Node, Family, Port, now_ms() + ?ASK_MS)}).
 
-look(Node, Family, Port, Times) ->
-    case seen(beamway_epmd:of_node(Node, Family, undefined), Family, Port) of
-        Alive when Times > 1, Alive =:= listed orelse Alive =:= unregistered -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
-        Seen -> Seen
+%% The process of a peer that seems to be alive may be exiting, so it gets another look.
+look(Node, Family, Port, Until) ->
+    Seen = seen(epmd_said(Node, Family), Node, Family, Port),
+    case is_alive(Seen) andalso now_ms() < Until of
+        true -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Until) end;
+        false -> Seen
     end.
 
-seen({listed, {_, Now}}, _Family, Port) when Now =/= Port, Port =/= 0 -> listed_elsewhere;
-seen({listed, _}, _Family, _Port) -> listed;
-seen({not_listed, _, _}, _Family, _Port) -> not_listed;
-seen({refuses, Ip}, Family, Port) -> case listens(Family, Ip, Port) of true -> unregistered; false -> refuses end;
-seen(unknown, _Family, _Port) -> unknown.
+is_alive(#{epmd := listed}) -> true;
+is_alive(#{peer_port := open}) -> true;
+is_alive(#{}) -> false.
 
-%% The peer may have outlived its epmd.
-listens(_Family, _Ip, 0) -> false;
-listens(Family, Ip, Port) ->
-    case Family:connect(Ip, Port, [{active, false}], ?PORT_MS) of
-        {ok, Socket} -> Family:close(Socket), true;
-        {error, _} -> false
+%% epmd may hang, and there must be time left for the port.
+epmd_said(Node, Family) ->
+    {Asker, Monitor} = spawn_monitor(fun() -> exit({said, beamway_epmd:of_node(Node, Family, undefined)}) end),
+    receive
+        {'DOWN', Monitor, process, Asker, {said, Said}} -> Said;
+        {'DOWN', Monitor, process, Asker, _Failed} -> unknown
+    after ?EPMD_MS ->
+        exit(Asker, kill),
+        unknown
     end.
+
+%% If epmd has just been restarted, it does not know the peer. It may also have ended, or hang, while the peer lives.
+seen({listed, {_, Now}}, _Node, _Family, Port) when Now =/= Port, Port =/= 0 -> #{epmd => listed_elsewhere};
+seen({listed, _}, _Node, _Family, _Port) -> #{epmd => listed};
+seen(Said, Node, Family, Port) ->
+    #{epmd => case Said of {not_listed, _, _} -> not_listed; {refuses, _} -> refuses; unknown -> unknown end, peer_port => beamway_epmd:port_of_node(Node, Family, Port)}.
 
 answered(Looker, #state{asking = Asking} = State) ->
     {Ready, Waiting} = lists:partition(fun({_, _, Pending}) -> Pending =:= [] end, [{From, Wanted, lists:delete(Looker, Pending)} || {From, Wanted, Pending} <- Asking]),

@@ -25,7 +25,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([begin_session/2, watch/1, handle/2]).
+-export([begin_session/2, watch/1, exited/0, handle/2]).
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, renewing/4, ask_once/3]).
 -export_type([link/0, info/0]).
 
@@ -115,6 +115,14 @@ save(Session) ->
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
     ok.
+
+%% @doc Records that the peer's process no longer exists. Called by the keeper of a ring. Without a session, the recorder asks the peer's epmd instead.
+-spec exited() -> ok.
+exited() ->
+    case get(session) of
+        #{info := #{connection := Connection}} -> beamway_recorder:note(Connection, {gave_up, exited});
+        undefined -> ok
+    end.
 
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.

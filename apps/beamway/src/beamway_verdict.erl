@@ -5,7 +5,7 @@
 %% <table>
 %% <tr><td>`disconnected'</td><td>a process on this node requested it</td></tr>
 %% <tr><td>`fault'</td><td>a test on this node broke the network with {@link beamway:fault/2}</td></tr>
-%% <tr><td>`peer_ended'</td><td>the peer's process ended: its epmd no longer lists it</td></tr>
+%% <tr><td>`peer_ended'</td><td>the peer's process ended: it no longer exists on this host, or neither its port nor its epmd knows it</td></tr>
 %% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
 %% <tr><td>`peer_closed'</td><td>the peer is alive, and closed the link itself</td></tr>
 %% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link could not continue</td></tr>
@@ -26,9 +26,9 @@
 
 -type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
--type epmd() :: listed | listed_elsewhere | not_listed | refuses | unregistered | unknown.
+-type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
 %% `listed_elsewhere' means that epmd lists the node on a different port from the one on which the peer of this link listened. `refuses' means that no
-%% epmd runs there, and `unregistered' that the peer's port is open nevertheless.
+%% epmd runs there.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
 %% The facts are listed oldest first, each with how many milliseconds before the end (or before now, if the link is up) it happened.
@@ -49,7 +49,7 @@
 -spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
 asks_epmd(Reason, Events) ->
     lists:member(kind(Reason), [lost, silent])
-        andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; ({_, {gave_up, ended}}) -> true; (_) -> false end, Events).
+        andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; ({_, {gave_up, Why}}) -> lists:member(Why, [ended, exited]); (_) -> false end, Events).
 
 %% Classifies the exit reasons of the connection process, which come from dist_util, net_kernel and our own processes.
 kind({shutdown, Reason}) -> kind(Reason);
@@ -106,7 +106,7 @@ cause(silent, _Reason, Record) ->
 cause(lost, Reason, #{events := Events} = Record) ->
     case Events of
         [{_, {disconnected_by, Who}} | _] -> {disconnected, ["disconnected by ", Who]};
-        [{_, {gave_up, _}}, {_, {lost, stopped}} | _] -> gave_up_meanwhile(late_ms(recent(?LOOK_S, map_get(own, Record))));
+        [{_, {gave_up, Why}}, {_, {lost, stopped}} | _] when Why =/= exited -> gave_up_meanwhile(late_ms(recent(?LOOK_S, map_get(own, Record))));
         _ -> lost(lists:search(fun({_, Event}) -> is_tuple(Event) andalso element(1, Event) =:= gave_up end, Events), Reason, Record)
     end;
 cause(protocol, beamway_tls_corrupt, _Record) -> {protocol, "data that arrived failed authentication: something changed it on the way"};
@@ -120,40 +120,60 @@ cause(own, _Reason, _Record) -> {this_node_ended, "the distribution of this node
 cause(other, _Reason, _Record) -> {other, "the connection's process failed"}.
 
 %% The driver, or the dialer, detected the end.
-lost({value, {_, {gave_up, ended}}}, _Reason, _Record) ->
-    {peer_ended, "the peer's process ended: its port is closed and its epmd no longer lists it"};
-lost({value, {_, {gave_up, forgotten}}}, _Reason, #{epmd := listed_elsewhere}) ->
-    {peer_restarted, "the peer was started again"};
-lost({value, {_, {gave_up, forgotten}}}, _Reason, _Record) ->
-    {peer_closed, "the peer lives, but had given up the link"};
-lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := not_listed}) ->
-    {peer_ended, "the peer's process ended: its epmd no longer lists it"};
-lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := listed_elsewhere}) ->
-    {peer_restarted, "the peer was started again"};
-lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := listed} = Record) ->
-    {peer_hung, ["the connection was lost, and the peer did not answer for ", without_connection(Record), " although its epmd lists it"]};
-lost({value, {_, {gave_up, absent}}}, _Reason, Record) ->
-    {unreachable, ["the peer could not be reached for ", without_connection(Record)]};
-lost(false, _Reason, #{epmd := not_listed}) ->
-    {peer_ended, "the peer's process ended: its epmd no longer lists it"};
-lost(false, _Reason, #{epmd := listed_elsewhere}) ->
-    {peer_restarted, "the peer was started again"};
-lost(false, _Reason, #{epmd := refuses}) ->
-    {peer_ended, "the connection ended, and no epmd runs on the peer's host: the peer and its epmd have ended"};
-lost(false, Reason, #{epmd := listed, own := Own, tick_ms := TickMs}) when Reason =:= connection_closed; Reason =:= connection_finished ->
+lost({value, {_, {gave_up, exited}}}, _Reason, _Record) -> {peer_ended, "the peer's process ended: it no longer exists on this host"};
+lost({value, {_, {gave_up, ended}}}, _Reason, _Record) -> {peer_ended, "the peer's process ended: its port is closed and its epmd no longer lists it"};
+lost({value, {_, {gave_up, forgotten}}}, _Reason, Record) ->
+    case peer(Record) of
+        restarted -> {peer_restarted, "the peer was started again"};
+        _ -> {peer_closed, "the peer lives, but had given up the link"}
+    end;
+lost({value, {_, {gave_up, absent}}}, _Reason, Record) -> absent(peer(Record), Record);
+lost(false, Reason, Record) -> closed(peer(Record), Reason, Record).
+
+absent(ended, Record) -> {peer_ended, ended(Record)};
+absent(restarted, _Record) -> {peer_restarted, "the peer was started again"};
+absent(unknown, Record) -> {unreachable, ["the peer could not be reached for ", without_connection(Record)]};
+absent(Alive, Record) -> {peer_hung, ["the connection was lost, and the peer did not answer for ", without_connection(Record), " although ", sign(Alive)]}.
+
+closed(ended, _Reason, Record) -> {peer_ended, ended(Record)};
+closed(restarted, _Reason, _Record) -> {peer_restarted, "the peer was started again"};
+closed(unknown, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach; Reason =:= enetunreach ->
+    {unreachable, ["nothing came back from the peer's host (", reason(Reason), ")"]};
+closed(unknown, Reason, #{epmd := Epmd}) when Epmd =/= unknown ->
+    {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's port does not answer"]};
+closed(unknown, Reason, _Record) ->
+    {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]};
+closed(Alive, Reason, #{own := Own, tick_ms := TickMs}) when Reason =:= connection_closed; Reason =:= connection_finished ->
     %% If this node had just been stopped for most of net_ticktime, the peer has given up the link because of that.
     case late_ms(recent(?JUST_S, Own)) of
         LateMs when LateMs >= 2 * TickMs -> gave_up_meanwhile(LateMs);
-        _ -> {peer_closed, "the peer's epmd still lists it: the peer ended the link itself, or something between the nodes reset the connection"}
+        _ -> {peer_closed, ["the peer lives (", sign(Alive), "): it ended the link itself, or something between the nodes reset the connection"]}
     end;
-lost(false, _Reason, #{epmd := unregistered}) ->
-    {peer_closed, "the peer's port is open: the peer ended the link itself, or something between the nodes reset the connection"};
-lost(false, Reason, #{epmd := listed}) ->
-    {cut, ["the connection was lost (", reason(Reason), ") while the peer's epmd still listed it"]};
-lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach; Reason =:= enetunreach ->
-    {unreachable, ["nothing came back from the peer's host (", reason(Reason), ")"]};
-lost(false, Reason, _Record) ->
-    {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]}.
+closed(Alive, Reason, _Record) ->
+    {cut, ["the connection was lost (", reason(Reason), ") although the peer lives: ", sign(Alive)]}.
+
+sign(listed) -> "its epmd lists it";
+sign(open) -> "its port is open".
+
+%% Returns what is known about the peer's process. An epmd that has just been restarted lists no node, so the peer counts as dead only if nothing
+%% listens on its port either, as for a link that could continue (beamway_session). On this host, a port that refuses connections is enough.
+peer(#{epmd := listed}) -> listed;
+peer(#{epmd := listed_elsewhere}) -> restarted;
+peer(#{peer_port := open}) -> open;
+peer(#{peer_port := silent}) -> unknown;
+peer(#{epmd := Epmd}) when Epmd =:= not_listed; Epmd =:= refuses -> ended;
+peer(#{peer_port := refuses, link := Kind}) ->
+    case beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind) of
+        true -> ended;
+        false -> unknown
+    end;
+peer(#{}) -> unknown.
+
+ended(#{epmd := not_listed, peer_port := refuses}) -> "the peer's process ended: its port is closed and its epmd no longer lists it";
+ended(#{epmd := not_listed}) -> "the peer's process ended: its epmd no longer lists it";
+ended(#{epmd := refuses, peer_port := refuses}) -> "the peer's process ended: its port is closed, and no epmd runs on its host";
+ended(#{epmd := refuses}) -> "the peer's process ended: no epmd runs on its host";
+ended(#{}) -> "the peer's process ended: its port is closed".
 
 %% Returns how long the link had been without a connection when it was given up.
 without_connection(#{events := Events}) ->
@@ -188,13 +208,12 @@ silent_peer(Silent, #{ack_ms := AckMs, unanswered := Unanswered}, #{silent_ms :=
     {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ?HUNG]};
 silent_peer(Silent, #{ack_ms := _}, _Record) ->
     {unreachable, ["nothing came back from the peer's host for ", Silent]};
-silent_peer(Silent, _Latest, #{epmd := not_listed}) ->
-    {peer_ended, ["nothing came for ", Silent, ", and the peer's epmd no longer lists it"]};
 silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
-    case {beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind), Record} of
-        {true, _} -> {peer_hung, ["the peer's process exists on this host, but sent nothing for ", Silent, ?HUNG]};
-        {false, #{epmd := listed}} -> {peer_hung, ["the peer sent nothing for ", Silent, ", but its epmd lists it", ?HUNG, ", or the path is broken"]};
-        {false, _} -> {unreachable, ["nothing came for ", Silent]}
+    case {peer(Record), beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind)} of
+        {ended, _} -> {peer_ended, [ended(Record), "; nothing had come for ", Silent]};
+        {_, true} -> {peer_hung, ["the peer's process exists on this host, but sent nothing for ", Silent, ?HUNG]};
+        {Alive, false} when Alive =:= listed; Alive =:= open -> {peer_hung, ["the peer sent nothing for ", Silent, ", but ", sign(Alive), ?HUNG, ", or the path is broken"]};
+        {_, false} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
 %% Returns the most recent `Steps' steps.
@@ -210,7 +229,7 @@ facts(#{events := Events, seconds := Seconds, own := Own, silent_ms := SilentMs}
         ++ congestion(Steps) ++ full(Steps) ++ run_delay(Steps) ++ own_facts(recent(?LOOK_S, Own))
         ++ [{SilentMs, text("the last bytes came from the peer")} || SilentMs >= 2000, is_map_key(ended, Record)]
         ++ acknowledged(Record)
-        ++ [{0, text(Said)} || Said <- epmd_said(maps:get(epmd, Record, none))]
+        ++ [{0, text(Said)} || Said <- epmd_said(maps:get(epmd, Record, none)) ++ port_said(maps:get(peer_port, Record, unknown))]
         ++ [{0, text(["the connection ended: ", reason(Reason)])} || #{ended := #{reason := Reason}} <- [Record]],
     lists:reverse(lists:keysort(1, lists:reverse(Found))).
 
@@ -225,6 +244,7 @@ said({clock_set, Ms}) when Ms >= 0 -> [["the clock of this node's host was set f
 said({clock_set, Ms}) -> [["the clock of this node's host was set back by ", seconds(-Ms), ", which links do not depend on"]];
 said(fault_ended) -> ["the fault ended"];
 said({gave_up, ended}) -> ["this node gave the link up: the peer's process has ended"];
+said({gave_up, exited}) -> ["this node gave the link up: the peer's process no longer exists on this host"];
 said({gave_up, forgotten}) -> ["this node gave the link up: the peer does not know it any more"];
 said({gave_up, absent}) -> ["this node gave the link up: the peer did not come back"];
 said({disconnected_by, Who}) -> [["this node was asked to disconnect, by ", Who]].
@@ -233,9 +253,13 @@ epmd_said(listed) -> ["the peer's epmd lists it"];
 epmd_said(listed_elsewhere) -> ["the peer's epmd lists it at another port"];
 epmd_said(not_listed) -> ["the peer's epmd does not list it"];
 epmd_said(refuses) -> ["no epmd listens on the peer's host"];
-epmd_said(unregistered) -> ["no epmd listens on the peer's host, but the peer's port is open"];
 epmd_said(unknown) -> ["the peer's epmd does not answer"];
 epmd_said(none) -> [].
+
+port_said(refuses) -> ["the peer's port refuses connections"];
+port_said(open) -> ["the peer's port is open"];
+port_said(silent) -> ["the peer's port does not answer"];
+port_said(unknown) -> [].
 
 %% Without a connection the figures say nothing about acknowledgements.
 acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := _, events := Events}) ->
@@ -313,7 +337,18 @@ causes_test_() ->
              {peer_closed, connection_closed, #{events => [{3000, {resumed, connection_closed, 2}}, {4000, {fault, <<"reset">>}}], epmd => listed}},
              {disconnected, disconnect, #{events => [{4000, {fault, <<"cut">>}}]}},
              {peer_ended, connection_closed, #{epmd => not_listed}}, {peer_ended, connection_closed, (GaveUp(ended))#{epmd => unknown}},
-             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}}, {peer_closed, connection_closed, #{epmd => unregistered}},
+             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}},
+             {peer_ended, connection_closed, GaveUp(exited)}, {peer_ended, connection_closed, #{events => [{0, {gave_up, exited}}, {1, {lost, stopped}}, {9000, up}]}},
+             {peer_ended, connection_closed, #{epmd => not_listed, peer_port => refuses}}, {peer_ended, connection_closed, #{epmd => refuses, peer_port => refuses}},
+             {peer_closed, connection_closed, #{epmd => not_listed, peer_port => open}}, {peer_closed, connection_closed, #{epmd => refuses, peer_port => open}},
+             {peer_closed, connection_closed, #{epmd => unknown, peer_port => open}}, {cut, econnreset, #{epmd => not_listed, peer_port => open}},
+             {unreachable, connection_closed, #{epmd => not_listed, peer_port => silent}}, {unreachable, connection_closed, #{epmd => unknown, peer_port => refuses}},
+             {peer_ended, connection_closed, #{epmd => unknown, peer_port => refuses, link => shm}}, {unreachable, connection_closed, #{epmd => unknown, link => shm}},
+             {peer_hung, connection_closed, (GaveUp(absent))#{epmd => not_listed, peer_port => open}},
+             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => refuses, peer_port => refuses}},
+             {peer_ended, net_tick_timeout, #{silent_ms => 60000, link => shm, epmd => not_listed, peer_port => refuses}},
+             {peer_hung, net_tick_timeout, #{silent_ms => 60000, link => shm, epmd => not_listed, peer_port => open}},
+             {peer_hung, net_tick_timeout, #{silent_ms => 60000, epmd => refuses, peer_port => open}},
              {peer_restarted, connection_closed, #{epmd => listed_elsewhere}}, {peer_restarted, connection_closed, (GaveUp(forgotten))#{epmd => listed_elsewhere}},
              {peer_closed, connection_closed, #{epmd => listed}}, {this_node_stopped, connection_closed, Stopped(1, 31000)}, {this_node_stopped, connection_finished, Stopped(2, 31000)},
              {peer_closed, connection_closed, Stopped(1, 29000)}, {peer_closed, connection_closed, Stopped(3, 31000)}, {peer_closed, connection_closed, (GaveUp(forgotten))#{epmd => listed}},

@@ -6,7 +6,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, without_epmd/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
+-export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, without_epmd/1, epmd_restarted/1, epmd_hangs/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([why_at_once/1, drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
@@ -20,8 +20,8 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, without_epmd, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
-     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, without_epmd, epmd_restarted, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
+     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, epmd_hangs, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
      {path, [], [congested]}].
@@ -160,14 +160,67 @@ disconnected_by_the_peer(Config) ->
 
 %% The peer's epmd has ended, but the peer has not.
 without_epmd(Config) ->
-    Epmd = beamway_bench_nodes:start_epmd(),
-    Port = beamway_bench_nodes:epmd_port(Epmd),
-    {_, OneNode, Other, _} = Pair = pair(Config, [{env, [{"ERL_EPMD_PORT", integer_to_list(Port)}]}]),
-    ok = beamway_bench_nodes:stop_epmd(Epmd),
-    true = beamway_peer:wait_until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end, ?WAIT_MS),
+    {{_, OneNode, Other, _} = Pair, _, Epmd} = pair_with_epmd(Config),
+    ok = end_epmd(Epmd),
     true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
     #{cause := peer_closed} = Link = why(Pair),
-    has_fact(Link, <<"no epmd listens on the peer's host, but the peer's port is open">>).
+    has_fact(Link, <<"no epmd listens on the peer's host">>),
+    has_fact(Link, <<"the peer's port is open">>).
+
+%% The peer's epmd has been restarted, and the peer has not registered with it again. It would do so within two seconds.
+epmd_restarted(Config) ->
+    {{_, OneNode, Other, _} = Pair, Port, Epmd} = pair_with_epmd(Config),
+    ok = beamway_peer:call(Other, sys, suspend, [erl_epmd]),
+    ok = end_epmd(Epmd),
+    "" = os:cmd("epmd -daemon -address 127.0.0.1 -port " ++ integer_to_list(Port)),
+    true = beamway_peer:wait_until(fun() -> listeners(Port) =/= [] end, ?WAIT_MS),
+    try
+        true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
+        #{cause := peer_closed} = Link = why(Pair),
+        has_fact(Link, <<"the peer's epmd does not list it">>),
+        has_fact(Link, <<"the peer's port is open">>)
+    after
+        ok = beamway_peer:call(Other, sys, resume, [erl_epmd]),
+        signal("TERM", Port)
+    end.
+
+%% The peer's process ends while its epmd accepts connections but does not answer.
+epmd_hangs(Config) ->
+    [begin
+         {{_, _, Other, _} = Pair, Port, Epmd} = pair_with_epmd(Config),
+         ok = signal("STOP", Port),
+         ok = End(Other),
+         #{cause := Cause, short := Short} = Link = why(Pair),
+         ok = signal("CONT", Port),
+         ok = end_epmd(Epmd),
+         ?assertEqual(peer_ended, Cause, Link),
+         ?assertMatch({_, _}, binary:match(Short, Words), Short)
+     end || {End, Words} <- [{fun beamway_peer:kill9/1, <<"no longer exists on this host">>}, {fun beamway_peer:halt_node/1, <<"the peer's process ended">>}]],
+    ok.
+
+%% Returns a pair whose nodes register with an epmd of their own, its port, and the epmd.
+pair_with_epmd(Config) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    Port = beamway_bench_nodes:epmd_port(Epmd),
+    {pair(Config, [{env, [{"ERL_EPMD_PORT", integer_to_list(Port)}]}]), Port, Epmd}.
+
+end_epmd(Epmd) ->
+    Port = beamway_bench_nodes:epmd_port(Epmd),
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    true = beamway_peer:wait_until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end, ?WAIT_MS),
+    ok.
+
+%% Returns the processes that listen on this port.
+listeners(Port) ->
+    case re:run(os:cmd("ss -Hltnp sport = :" ++ integer_to_list(Port)), "pid=([0-9]+)", [global, {capture, all_but_first, list}]) of
+        {match, Found} -> lists:usort([OsPid || [OsPid] <- Found]);
+        nomatch -> []
+    end.
+
+signal(Name, Port) ->
+    [OsPid] = listeners(Port),
+    "" = os:cmd("kill -" ++ Name ++ " " ++ OsPid),
+    ok.
 
 %% The peer's kernel keeps acknowledging what arrives.
 peer_stopped(Config) ->
