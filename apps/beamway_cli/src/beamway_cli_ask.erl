@@ -6,7 +6,7 @@
 %% is not running, the node does not exist or does not run Beamway, or the cookie is different.
 -module(beamway_cli_ask).
 
--export([open/1, call/4, no_function/4, is_long/1, start/2, why_no_node/1, cookie/1]).
+-export([open/1, name_and_host/1, call/4, no_function/4, is_long/1, start/2, why_no_node/1, cookie/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -53,11 +53,14 @@ only_node([{Name, _}]) ->
 only_node(Names) ->
     failed("several nodes run on this host (~ts); name one of them", [name_list(Names)]).
 
+%% @doc Returns the two parts of a node's name as a user has given it. Throws a text if it cannot be the name of a node, because OTP complains about such
+%% a name in a report of its own.
+-spec name_and_host(string()) -> {Name :: string(), Host :: string() | here}.
 name_and_host(Words) ->
-    case string:split(Words, "@") of
-        [[_ | _] = Name, [_ | _] = Host] -> {Name, Host};
-        [[_ | _] = Name] -> {Name, here};
-        _ -> failed("'~ts' is not a node name; expected name or name@host", [Words])
+    case re:run(Words, "^([^@\\s[:cntrl:]]+)(?:@([^@\\s[:cntrl:]]+))?$", [unicode, ucp, dollar_endonly, {capture, all_but_first, list}]) of
+        {match, [Name, [_ | _] = Host]} -> {Name, Host};
+        {match, [Name | _]} -> {Name, here};
+        nomatch -> failed("'~ts' is not a node name; expected name or name@host", [Words])
     end.
 
 full_name(Name, here) -> full_name(Name, host(node()));
@@ -229,7 +232,12 @@ name_and_host_test_() ->
      ?_assertEqual({"a", "b.c"}, name_and_host("a@b.c")),
      ?_assertThrow(_, name_and_host("@h")),
      ?_assertThrow(_, name_and_host("a@")),
+     ?_assertEqual({"a.1", "fd00::2%eth0"}, name_and_host("a.1@fd00::2%eth0")),
      ?_assertThrow(_, name_and_host("")),
+     ?_assertThrow(_, name_and_host("a b")),
+     ?_assertThrow(_, name_and_host("a@b c")),
+     ?_assertThrow(_, name_and_host("a@b@c")),
+     ?_assertThrow(_, name_and_host("a\n")),
      ?_assertThrow(_, full_name("a", lists:duplicate(254, $b)))].
 
 domain_test_() ->

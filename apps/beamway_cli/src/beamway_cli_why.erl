@@ -22,10 +22,10 @@ ask(#{peer := Peer} = Options) ->
 %% @doc Returns the node's peer that the arguments name, with or without its host. Throws a text if there is none.
 -spec peer(string(), node()) -> node().
 peer(Words, Node) ->
-    case string:split(Words, "@") of
-        [_, [_ | _]] when length(Words) < 256 -> list_to_atom(Words);
-        [_, [_ | _]] -> throw(io_lib:format("'~ts' is not a node name; expected at most 255 characters", [Words]));
-        [Name | _] -> only(Words, Node, [Of || Of <- beamway_cli_ask:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
+    case beamway_cli_ask:name_and_host(Words) of
+        {_, [_ | _]} when length(Words) < 256 -> list_to_atom(Words);
+        {_, [_ | _]} -> throw(io_lib:format("'~ts' is not a node name; expected at most 255 characters", [Words]));
+        {Name, here} -> only(Words, Node, [Of || Of <- beamway_cli_ask:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
     end.
 
 only(_, _, [Peer]) -> Peer;
@@ -69,7 +69,7 @@ before(AgoMs, _) -> [beamway_verdict:seconds(AgoMs), " ago"].
 peer_test() ->
     Longest = lists:duplicate(253, $b) ++ "@h",
     ?assertEqual(list_to_atom(Longest), peer(Longest, a@h)),
-    ?assertThrow(_, peer([$b | Longest], a@h)).
+    [?assertThrow(_, peer(Bad, a@h)) || Bad <- [[$b | Longest], "b c@h", "b@", "@h", "b@h@i"]].
 
 link_to_b(More) ->
     maps:merge(#{node => b@h, link => tcp, address => <<>>, since => 0, cause => up, short => <<"the link is up">>, facts => [#{ago_ms => 20, text => <<"the link came up">>}],

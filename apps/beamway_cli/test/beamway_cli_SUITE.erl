@@ -8,7 +8,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -export([all/0, suite/0]).
--export([version/1, help/1, keygen/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
+-export([version/1, help/1, keygen/1, usage_errors/1, names_of_no_node/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
          not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, lost_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1, pipe_receiver/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [version, help, keygen, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
+    [version, help, keygen, usage_errors, names_of_no_node, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
      own_flags_are_ignored, hostile_folder, lost_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options, pipe_receiver].
 
 version(Config) ->
@@ -116,6 +116,12 @@ usage_errors(Config) ->
                   shell(Config, ["LC_ALL=C.UTF-8 \"$BEAMWAY\" ", Words]))
      || Words <- ["why $'a\\xff' b", "report $'a\\xc3'", "node --name $'a\\xff'"]],
     [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
+    ok.
+
+%% Such a name is refused before the command connects, because OTP would complain about it in a report of its own.
+names_of_no_node(Config) ->
+    [?assertEqual({1, "", "beamway: " ++ Command ++ ": '" ++ Name ++ "' is not a node name; expected name or name@host\n"}, run(Config, Words))
+     || {Command, Name, Words} <- [{"why", "sr est", "why x 'sr est'"}, {"links", "a@b c", "links 'a@b c'"}, {"doctor", "a@b@c", "doctor a@b@c"}]],
     ok.
 
 %% A result written elsewhere would disappear with the overlay. This is reported immediately, without privileges or packages.
