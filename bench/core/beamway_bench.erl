@@ -111,17 +111,11 @@ own_options(Module) ->
 
 parsed(Name, Module, Words) ->
     Specs = common_options() ++ own_options(Module),
-    case getopt:parse(Specs, Words) of
-        {ok, {Given, []}} ->
-            case proplists:get_bool(help, Given) of
-                true -> help(Name, Specs), ?DONE;
-                false -> prepared(Name, Module, Words, Given)
-            end;
-        {ok, {_, [Extra | _]}} ->
-            usage("bench ~ts: unexpected word '~ts'; see: beamway bench ~ts --help", [Name, Extra, Name]);
-        {error, Error} ->
-            usage("bench ~ts: ~ts; see: beamway bench ~ts --help",
-                  [Name, getopt:format_error(Specs, {error, Error}), Name])
+    case beamway_cli_help:parse(Specs, Words) of
+        {ok, #{help := true}, []} -> help(Name, Specs), ?DONE;
+        {ok, Given, []} -> prepared(Name, Module, Words, maps:to_list(Given));
+        {ok, _, [Extra | _]} -> usage("bench ~ts: unexpected word '~ts'; see: beamway bench ~ts --help", [Name, Extra, Name]);
+        {error, Why} -> usage("bench ~ts: ~ts; see: beamway bench ~ts --help", [Name, Why, Name])
     end.
 
 help(Name, Specs) ->

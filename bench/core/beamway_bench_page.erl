@@ -39,14 +39,11 @@ options() ->
 %% @doc Returns the exit status: 0 if the page was written, 1 if nothing could be measured or written, 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
-    case getopt:parse(options(), Words) of
-        {ok, {Given, []}} ->
-            case proplists:get_bool(help, Given) of
-                true -> help(), 0;
-                false -> report(Given)
-            end;
-        {ok, {_, [Extra | _]}} -> usage(io_lib:format("unexpected word '~ts'", [Extra]));
-        {error, Error} -> usage(getopt:format_error(options(), {error, Error}))
+    case beamway_cli_help:parse(options(), Words) of
+        {ok, #{help := true}, []} -> help(), 0;
+        {ok, Given, []} -> report(Given);
+        {ok, _, [Extra | _]} -> usage(io_lib:format("unexpected word '~ts'", [Extra]));
+        {error, Why} -> usage(Why)
     end.
 
 help() ->
@@ -57,11 +54,11 @@ usage(Why) ->
     beamway_bench_text:note("bench report: ~ts; see: beamway bench report --help", [Why]),
     2.
 
-report(Given) ->
+report(#{out := Out} = Given) ->
     Context = beamway_bench_store:context("report", "bin/beamway bench report"),
     {Rows, Left} = lists:unzip([answered(Run) || Run <- runs(questions())]),
     Report = (beamway_bench_store:ended(Context))#{rows => lists:append(Rows), left_out => lists:append(Left)},
-    written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
+    written(Report, Out, is_map_key(json, Given)).
 
 %% Lists each measurement once, with all the questions that it answers.
 runs(Questions) ->

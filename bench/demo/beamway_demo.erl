@@ -35,16 +35,11 @@ main(Words) ->
              {save, undefined, "save", {string, default_file()}, "where the result is stored, unless other work runs on the machine"},
              {force, undefined, "force", undefined, "store it even then, and mark it as noisy"},
              {help, $h, "help", undefined, "this help"}],
-    case getopt:parse(Specs, Words) of
-        {ok, {Given, []}} ->
-            case proplists:get_bool(help, Given) of
-                true -> io:format("~ts~n~ts", [getopt:usage_cmd_line("beamway demo", Specs), getopt:usage_options(Specs)]), ?DONE;
-                false -> run(maps:from_list(proplists:unfold(Given)))
-            end;
-        {ok, {_, [Extra | _]}} -> complain("unexpected word '~ts'; see: beamway demo --help", [Extra]), ?USAGE;
-        {error, Error} ->
-            complain("~ts; see: beamway demo --help", [getopt:format_error(Specs, {error, Error})]),
-            ?USAGE
+    case beamway_cli_help:parse(Specs, Words) of
+        {ok, #{help := true}, []} -> io:format("~ts~n~ts", [getopt:usage_cmd_line("beamway demo", Specs), getopt:usage_options(Specs)]), ?DONE;
+        {ok, Options, []} -> run(Options);
+        {ok, _, [Extra | _]} -> complain("unexpected word '~ts'; see: beamway demo --help", [Extra]), ?USAGE;
+        {error, Why} -> complain("~ts; see: beamway demo --help", [Why]), ?USAGE
     end.
 
 default_file() ->

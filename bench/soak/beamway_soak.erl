@@ -34,14 +34,11 @@ options() ->
 %% @doc Runs `beamway soak' with these arguments.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
-    case getopt:parse(options(), Words) of
-        {ok, {Given, []}} ->
-            case proplists:get_bool(help, Given) of
-                true -> help(), ?WELL;
-                false -> checked(maps:from_list([{Flag, lists:member(Flag, Given)} || Flag <- [leak, force]] ++ [Pair || {_, _} = Pair <- Given]), lists:member(json, Given), Words)
-            end;
-        {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
-        {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
+    case beamway_cli_help:parse(options(), Words) of
+        {ok, #{help := true}, []} -> help(), ?WELL;
+        {ok, Given, []} -> checked(maps:merge(#{leak => false, force => false}, Given), is_map_key(json, Given), Words);
+        {ok, _, [Extra | _]} -> usage("unexpected word '~ts'", [Extra]);
+        {error, Why} -> usage("~ts", [Why])
     end.
 
 help() ->

@@ -108,6 +108,10 @@ usage_errors(Config) ->
                                   {"console --token-file ''", "^beamway: console: --token-file '': expected"},
                                   {"topology measure --out=", "^beamway: topology measure: --out '': expected"},
                                   {"topology show ''", "^beamway: topology show: the argument '': expected"},
+                                  {"bench rpc --repeats 0 --save ''", "^beamway: bench rpc: --save '': expected a value that is not empty; see: beamway bench rpc --help\n$"},
+                                  {"bench report --out= extra", "^beamway: bench report: --out '': expected"},
+                                  {"soak --minutes 0 --save ''", "^beamway: soak: --save '': expected"},
+                                  {"demo --save '' extra", "^beamway: demo: --save '': expected"},
                                   {"doctor a b", "unexpected word 'b'"}]],
     [?assertEqual({2, "", "beamway: ERL_EPMD_PORT is '" ++ Bad ++ "'; expected a port from 1 to 65535\n"},
                   shell(Config, ["ERL_EPMD_PORT='", Bad, "' \"$BEAMWAY\" ", Words]))
