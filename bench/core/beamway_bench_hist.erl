@@ -6,7 +6,7 @@
 %% bucket.
 -module(beamway_bench_hist).
 
--export([new/0, add/2, total/1, snapshot/1, between/2, merge/1, count/1, percentile/2, rate_and_p99/1]).
+-export([new/0, add/2, total/1, snapshot/1, between/2, count/1, percentile/2, rate_and_p99/1]).
 
 -export_type([t/0, counts/0]).
 

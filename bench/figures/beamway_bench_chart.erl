@@ -26,7 +26,7 @@ svg(Title, Points, Result) ->
     Sizes = [max(1, Size) || {Size, _} <- Points],
     beamway_bench_panels:draw(
       #{title => Title, legend => [string:replace(atom_to_list(Name), "_", " ", all) || {Name, _} <- Lines], spread => {bars, "middle half of the repeats"}, y => log, height => 420,
-        x => #{scale => log, from => lists:min(Sizes) / 1.5, to => lists:max(Sizes) * 1.5, unit => "a call", ticks => [{max(1, Size), beamway_bench:size_words(Size)} || {Size, _} <- Points]},
+        x => #{scale => log, from => lists:min(Sizes) / 1.5, to => lists:max(Sizes) * 1.5, unit => "a call", ticks => [{max(1, Size), beamway_bench_text:size_words(Size)} || {Size, _} <- Points]},
         panels => [#{title => "calls a second", lines => [[point(Size, Samples) || {Size, Samples} <- Rows] || {_, Rows} <- Lines]}]}).
 
 %% Uses the stored form of the result, so that the same chart can be drawn from the file alone.

@@ -115,8 +115,8 @@ pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
         [#{<<"beamway">> := Own, <<"unit">> := Unit} = Entry | _] -> [Question, quantity(Own, Unit) | lists:sublist(compared(Entry), 2)]
     end.
 
-across([_, ?AGAIN, _, _]) -> ?AGAIN;
-across([_, Own, _, Ratio]) -> [Own, ", ", Ratio].
+across([_, Own, _, Ratio]) ->
+    case Own =:= ?AGAIN of true -> Own; false -> [Own, ", ", Ratio] end.
 
 %% The release of OTP is that of the first of these results that has been measured.
 heading(Heading, Shown) -> [Heading | [[", OTP ", Otp] || Otp <- lists:sublist([Of || {_, #{<<"versions">> := #{<<"otp">> := Of}}} <- Shown], 1)]].
