@@ -84,8 +84,12 @@ measure_long(Path, #{members := [One, Two]} = Cluster, #{ms := Ms} = Settings) -
     _ = beamway_bench_nodes:call(Two, beamway_bench_messages, start_server, []),
     Times = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [stock, Second, Ms], Ms + 90000),
     Stream = beamway_bench_stream:large(Cluster, Settings),
-    maps:merge(beamway_bench_beside:measure(Path, Cluster, Settings),
+    maps:merge(measure_beside(Path, Cluster, Settings),
                maps:from_list([{alone_key(Path), beamway_bench_stats:percentile(99, Times) / 1000} | [{key(Path, Key), Figure} || {Key, Figure} <- maps:to_list(Stream)]])).
+
+%% Tuned TCP was not tuned for calls beside large messages; see beamway_bench_beside.
+measure_beside(_, #{contender := #{name := tcp_tuned}}, _) -> #{};
+measure_beside(Path, Cluster, Settings) -> beamway_bench_beside:measure(Path, Cluster, Settings).
 
 %% A link gets more connections once both nodes know how long a round trip takes.
 await_connections(#{contender := #{link := stock}}, _) -> ok;
@@ -131,7 +135,6 @@ metrics(#{paths := Paths}) ->
         What <- [rpc, rpc_p99 | [Size || node_count(Path) =:= 2, Size <- ?SIZES]]]
         ++ [Metric || ?LONG <- Paths, Metric <- long_metrics(?LONG)].
 
-%% Tuned TCP was not tuned for calls beside large messages; see beamway_bench_beside.
 long_metrics(Path) ->
     [(metric(What))#{name => name(Path, "", Name), key => Key, contender => beamway_tcp, baselines => Baselines}
      || {Name, What, Key, Baselines} <- [{1 bsl 20, 1 bsl 20, key(Path, beamway_bench_stream:key(1 bsl 20)), [tcp, tcp_tuned, iperf3, iperf3_8]},

@@ -16,8 +16,10 @@ view([Asker | _] = Nodes) ->
     case call(Asker, placement, attributes, [Nodes, Names]) of
         {ok, Views} ->
             Leases = every(Nodes, placement_lease, list, []),
-            {ok, (words(Asker))#{asker => Asker, names => Names, nodes => [node_json(Node, View) || {Node, View} <- lists:sort(maps:to_list(Views))],
-                   leases => [lease_json(Node, Lease) || {Node, {ok, List}} <- Leases, Lease <- List]}};
+            %% As atoms, `true' and `false' would become booleans in JSON.
+            Texts = maps:map(fun(_, Atoms) -> [atom_to_binary(Atom) || Atom <- Atoms] end, (words(Asker))#{names => Names}),
+            {ok, Texts#{asker => Asker, nodes => [node_json(Node, View) || {Node, View} <- lists:sort(maps:to_list(Views))],
+                        leases => [lease_json(Node, Lease) || {Node, {ok, List}} <- Leases, Lease <- List]}};
         {error, Why} -> {error, Why}
     end.
 

@@ -421,6 +421,8 @@ placement(_) ->
     _ = frame(Port, "cluster", fun(F) -> lists:all(fun(N) -> lists:member(<<"placement">>, maps:get(<<"apps">>, named(N, F), [])) end, [Node, Second]) end),
     {200, #{<<"names">> := Names, <<"nodes">> := Views, <<"leases">> := [], <<"words">> := Words, <<"units">> := Units}} = get(Port, "/api/placement"),
     ?assertEqual([true, true], [lists:member(<<"tolerates">>, Words), lists:member(<<"gib">>, Units)]),
+    %% The page searches in all of them, and `true' and `false' are among the keywords.
+    ?assertEqual([], [Word || Word <- Names ++ Words ++ Units, not is_binary(Word)]),
     ?assert(lists:member(<<"console_colour">>, Names)),
     ?assertMatch([#{<<"value">> := <<"red">>, <<"age_ms">> := _}], [V || #{<<"node">> := N, <<"attributes">> := #{<<"console_colour">> := V}} <- Views, N =:= atom_to_binary(Node)]),
     Choose = fun(Query) -> {200, _, Answer} = post(Port, "/api/placement/choose", #{query => Query}), Answer end,

@@ -23,7 +23,8 @@ export function layout(nodes, wide) {
   hosts.forEach((host, at) => {
     host.ring = ringRadius(host.nodes.length);
     host.radius = host.ring + 64;
-    const angle = (2 * Math.PI * at) / hosts.length - Math.PI / 2;
+    // Two hosts are next to each other where there is room, because one above the other they would be drawn smaller.
+    const angle = (2 * Math.PI * at) / hosts.length - (wide && hosts.length === 2 ? Math.PI : Math.PI / 2);
     host.x = across * Math.cos(angle) * 220 * Math.sqrt(hosts.length) * (wide ? 1.5 : 0.8);
     host.y = across * Math.sin(angle) * 220 * Math.sqrt(hosts.length) * (wide ? 0.6 : 1.3);
   });
