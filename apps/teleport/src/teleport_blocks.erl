@@ -23,8 +23,8 @@
 
 -record(blocks, {life = crypto:strong_rand_bytes(8) :: binary(),
                  next = 1 :: pos_integer(),
-                 %% for each process the handles that it keeps
-                 keepers = #{} :: #{pid() => {Monitor :: reference(), #{pos_integer() => []}}},
+                 %% monitors of the processes that keep handles, and the numbers of the handles
+                 keepers = #{} :: #{reference() => pos_integer()},
                  listener = none :: none | beamway_block:listener(),
                  %% connected but not yet fetched, the newest first
                  channels = [] :: [{beamway_block:id(), beamway_block:channel()}]}).
@@ -141,8 +141,9 @@ limit() -> beamway_block:limit(teleport_config:get(max_block_bytes)).
 %% @private
 -spec handle_call(term(), gen_server:from(), #blocks{}) -> {reply, term(), #blocks{}}.
 handle_call({share, Block, Keep}, {Caller, _}, #blocks{life = Life, next = Number} = State) ->
-    true = ets:insert(?TABLE, {Number, Block, case Keep of caller -> Caller; _ -> none end}),
-    {reply, {?MODULE, node(), Life, Number, byte_size(Block)}, kept(Keep, Caller, Number, State#blocks{next = Number + 1})};
+    {Keeper, Kept} = kept(Keep, Caller, Number, State),
+    true = ets:insert(?TABLE, {Number, Block, Keeper}),
+    {reply, {?MODULE, node(), Life, Number, byte_size(Block)}, Kept#blocks{next = Number + 1}};
 handle_call({pass, Life, Number, Host, {At, Token} = Address, Id}, _From, State) when is_binary(At), byte_size(Token) =:= 16, byte_size(Id) =:= 16 ->
     {reply, passed(found(Life, Number), Host =:= host(), Address, Id), State};
 handle_call(listen, _From, State) ->
@@ -162,23 +163,16 @@ handle_call(_Request, _From, State) ->
 
 kept({ms, Ms}, _, Number, State) ->
     _ = erlang:send_after(Ms, self(), {over, Number}),
-    State;
+    {none, State};
 kept(caller, Caller, Number, #blocks{keepers = Keepers} = State) ->
-    {Monitor, Numbers} = case Keepers of
-                             #{Caller := Known} -> Known;
-                             #{} -> {monitor(process, Caller), #{}}
-                         end,
-    State#blocks{keepers = Keepers#{Caller => {Monitor, Numbers#{Number => []}}}}.
+    Monitor = monitor(process, Caller),
+    {Monitor, State#blocks{keepers = Keepers#{Monitor => Number}}}.
 
 let_go(Number, #blocks{keepers = Keepers} = State) ->
     case ets:take(?TABLE, Number) of
-        [{_, _, Keeper}] when is_map_key(Keeper, Keepers) ->
-            case maps:get(Keeper, Keepers) of
-                {Monitor, Only} when map_size(Only) =:= 1 ->
-                    true = demonitor(Monitor, [flush]),
-                    State#blocks{keepers = maps:remove(Keeper, Keepers)};
-                {Monitor, Numbers} -> State#blocks{keepers = Keepers#{Keeper := {Monitor, maps:remove(Number, Numbers)}}}
-            end;
+        [{_, _, Keeper}] when is_reference(Keeper) ->
+            true = demonitor(Keeper, [flush]),
+            State#blocks{keepers = maps:remove(Keeper, Keepers)};
         _ -> State
     end.
 
@@ -233,13 +227,8 @@ handle_info(beamway_blocks_to_reap, State) ->
     {noreply, State};
 handle_info({over, Number}, State) ->
     {noreply, let_go(Number, State)};
-handle_info({'DOWN', _, process, Keeper, _}, #blocks{keepers = Keepers} = State) ->
-    case maps:take(Keeper, Keepers) of
-        {{_, Numbers}, Rest} ->
-            lists:foreach(fun(Number) -> ets:delete(?TABLE, Number) end, maps:keys(Numbers)),
-            {noreply, State#blocks{keepers = Rest}};
-        error -> {noreply, State}
-    end;
+handle_info({'DOWN', Monitor, process, _, _}, #blocks{keepers = Keepers} = State) ->
+    {noreply, case Keepers of #{Monitor := Number} -> let_go(Number, State); #{} -> State end};
 handle_info({look, Known}, State) ->
     #blocks{channels = Channels} = Accepted = accepted(State),
     {Abandoned, Kept} = lists:partition(fun({Id, _}) -> lists:member(Id, Known) end, Channels),
