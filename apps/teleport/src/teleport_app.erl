@@ -7,7 +7,6 @@
 
 -export([start/2, stop/1, init/1]).
 
-%% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Args) ->
     case teleport_config:read() of
@@ -19,14 +18,12 @@ start(_Type, _Args) ->
         {error, Problems} -> {error, {bad_options, [teleport_config:describe(Problem) || Problem <- Problems]}}
     end.
 
-%% @private
 -spec stop(term()) -> ok.
 stop(_State) -> teleport_config:forget().
 
-%% @private
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init([]) ->
-    lists:foreach(fun(Module) -> new_table(Module, set) end, [teleport_server, teleport_groups, teleport_blocks, teleport_watcher]),
+    lists:foreach(fun(Module) -> new_table(Module, set) end, [teleport_server, teleport_blocks, teleport_watcher]),
     new_table(teleport_listeners, ordered_set),
     ok = teleport_metrics:new(),
     {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server), worker(teleport_listeners),

@@ -27,9 +27,9 @@
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% After one sender has waited for a node without success, no sender waits for that node for this long.
+%% After one sender has waited for a node without success, no sender waits for that node for this long, or until it goes
+%% down. The server's table has a row for each such node.
 -define(LATE_MS, 30000).
--define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
 %% A scope like those of `pg', named after its process and its table.
 -define(LISTENERS, teleport_listeners).
@@ -111,25 +111,21 @@ served(Nodes, Broadcast, Options) ->
 %% Sends to all nodes whose connections have room, and then to those that get room before the deadline. Returns the nodes
 %% that had no room, and the reason.
 sent(Sendings, Deadline) ->
-    case [Sending || Sending <- Sendings, not is_sent(Sending)] of
-        [] -> #{};
-        Left ->
-            {Late, Others} = lists:partition(fun({Node, _}) -> is_late(Node) end, Left),
-            refused(Late ++ awaited(Others, Deadline))
-    end.
+    IsLate = fun({Node, _}) -> teleport_deadline:left(Deadline) =:= 0 orelse is_late(Node) end,
+    {Late, Others} = lists:partition(IsLate, unsent(Sendings)),
+    refused(Late ++ awaited(Others, Deadline)).
 
+unsent(Sendings) -> [Sending || Sending <- Sendings, not is_sent(Sending)].
+
+awaited([], _) -> [];
 awaited(Left, Deadline) ->
+    receive after ?LOOK_MS -> ok end,
+    Still = unsent(Left),
     case teleport_deadline:left(Deadline) of
-        0 -> Left;
-        _ ->
-            receive after ?LOOK_MS -> ok end,
-            case [Sending || Sending <- Left, not is_sent(Sending)] of
-                [] -> [];
-                Still ->
-                    Until = teleport_deadline:in(?LATE_MS),
-                    _ = [ets:insert(?TABLE, {Node, Until}) || teleport_deadline:left(Deadline) =:= 0, {Node, _} <- Still],
-                    awaited(Still, Deadline)
-            end
+        0 ->
+            true = ets:insert(?SERVER, [{{late, Node}, teleport_deadline:in(?LATE_MS)} || {Node, _} <- Still]),
+            Still;
+        _ -> awaited(Still, Deadline)
     end.
 
 %% The leaves of a relay that accepts nothing get the message directly.
@@ -143,38 +139,35 @@ is_sent({Node, Message}) -> is_sent(Node, ?SERVER, Message).
 is_sent(Node, To, Message) -> teleport_message:transmit(Node, To, self(), Message, error, infinity) =:= ok.
 
 is_late(Node) ->
-    case ets:lookup(?TABLE, Node) of
-        [{_, Until}] -> teleport_deadline:left(Until) > 0 orelse not ets:delete(?TABLE, Node);
+    case ets:lookup(?SERVER, {late, Node}) of
+        [{_, Until}] -> teleport_deadline:left(Until) > 0;
         [] -> false
     end.
-
-%% ---- confirmations ----
 
 confirmed(none, Nodes, _) -> [{Node, sent} || Node <- Nodes];
 confirmed(ReplyTo, Nodes, Deadline) ->
     Caller = self(),
-    Watcher = spawn(fun() -> watch(Caller, ReplyTo, Nodes) end),
+    Watchers = [spawn(fun() -> watch(Caller, ReplyTo, Node) end) || Node <- Nodes],
     {Answers, Left} = answers(ReplyTo, maps:from_keys(Nodes, []), Deadline),
-    true = exit(Watcher, kill),
+    lists:foreach(fun(Watcher) -> exit(Watcher, kill) end, Watchers),
     true = unalias(ReplyTo),
     ok = flushed(ReplyTo),
     Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
 %% Setting up a monitor suspends the process if the connection to that node is full, so the caller, which has a time
-%% limit, leaves it to another process.
-watch(Caller, ReplyTo, Nodes) ->
-    Monitor = monitor(process, Caller),
-    Each = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],
-    receive {'DOWN', Monitor, process, _, _} -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Each) end.
-
-watch_one(ReplyTo, Node) ->
-    ReplyTo ! {ReplyTo, Node, {error, {case end_of_server(Node) of noproc -> no_teleport; _ -> nodedown end, Node}}}.
-
-end_of_server(Node) ->
-    try monitor(process, {?SERVER, Node}) of
-        Monitor -> receive {'DOWN', Monitor, process, _, Reason} -> Reason end
-    catch error:badarg -> noproc % a C node has no monitors
-    end.
+%% limit, leaves it to other processes.
+watch(Caller, ReplyTo, Node) ->
+    OfCaller = monitor(process, Caller),
+    Why = try monitor(process, {?SERVER, Node}) of
+              OfServer ->
+                  receive
+                      {'DOWN', OfServer, process, _, noproc} -> no_teleport;
+                      {'DOWN', OfServer, process, _, _} -> nodedown;
+                      {'DOWN', OfCaller, process, _, _} -> exit(normal)
+                  end
+          catch error:badarg -> no_teleport % a C node has no monitors
+          end,
+    ReplyTo ! {ReplyTo, Node, {error, {Why, Node}}}.
 
 answers(_, Left, _) when map_size(Left) =:= 0 -> {[], Left};
 answers(ReplyTo, Left, Deadline) ->

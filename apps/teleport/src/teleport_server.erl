@@ -3,8 +3,8 @@
 %% broadcasts to the members on its node.
 %%
 %% The servers of connected nodes send each other `hello', so the table has a row for each node whose teleport is of
-%% this version. A node without a row gets broadcasts as separate messages to each member. The table belongs to the
-%% supervisor.
+%% this version. A node without a row gets broadcasts as separate messages to each member. The rows `{{late, Node}, Until}'
+%% are those of {@link teleport_groups}. The table belongs to the supervisor.
 %%
 %% The server never blocks: if there is no room for a message to another node, this is counted or reported.
 -module(teleport_server).
@@ -14,10 +14,9 @@
 
 -export([start_link/0, is_at/1, is_scope/1, members/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export_type([broadcast/0]).
 
--type broadcast() :: {broadcast, Scope :: atom(), Group :: term(), Encoded :: binary(), ReplyTo :: none | reference()}.
-%% The answer is `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
+%% A broadcast is `{broadcast, Scope, Group, Encoded, ReplyTo}', where `ReplyTo' is an alias or `none'. The answer is
+%% `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
 
 %% When the server was started (`erlang:monotonic_time(millisecond)'), and for each monitor the row to delete when it
 %% reports.
@@ -25,7 +24,7 @@
 
 -define(TABLE, ?MODULE).
 -define(VERSION, 1).
--define(IS_BROADCAST(Broadcast, ReplyTo), is_atom(element(2, Broadcast)), is_binary(element(4, Broadcast)), is_reference(ReplyTo) orelse ReplyTo =:= none).
+-define(IS_BROADCAST(Scope, Encoded, ReplyTo), is_atom(Scope), is_binary(Encoded), is_reference(ReplyTo) orelse ReplyTo =:= none).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -76,15 +75,17 @@ handle_info({confirm, Waiter, Ref, To}, State) when is_pid(Waiter), is_pid(To) o
 handle_info({age, Waiter, Ref}, #{started := Started} = State) when is_pid(Waiter) ->
     ok = told(Waiter, {Ref, age, erlang:monotonic_time(millisecond) - Started}),
     {noreply, State};
-handle_info({broadcast, _, _, _, ReplyTo} = Broadcast, State) when ?IS_BROADCAST(Broadcast, ReplyTo) ->
-    ok = delivered(Broadcast),
+handle_info({broadcast, Scope, Group, Encoded, ReplyTo}, State) when ?IS_BROADCAST(Scope, Encoded, ReplyTo) ->
+    ok = answer(ReplyTo, node(), delivered(Scope, Group, Encoded)),
     {noreply, State};
-handle_info({relay, Leaves, {broadcast, _, _, _, ReplyTo} = Broadcast}, State) when is_list(Leaves), ?IS_BROADCAST(Broadcast, ReplyTo) ->
-    ok = delivered(Broadcast),
+handle_info({relay, Leaves, {broadcast, Scope, _, Encoded, ReplyTo} = Broadcast}, State) when is_list(Leaves), ?IS_BROADCAST(Scope, Encoded, ReplyTo) ->
     lists:foreach(fun(Leaf) -> passed_on(Leaf, Broadcast) end, Leaves),
-    {noreply, State};
+    handle_info(Broadcast, State);
 handle_info({nodeup, Node, _}, State) ->
     _ = hello(Node),
+    {noreply, State};
+handle_info({nodedown, Node, _}, State) ->
+    true = ets:delete(?TABLE, {late, Node}),
     {noreply, State};
 handle_info({hello, Pid, _}, State) when is_pid(Pid) ->
     {noreply, met(Pid, State)};
@@ -119,10 +120,7 @@ is_there(Pid) when is_pid(Pid), node(Pid) =:= node() -> is_process_alive(Pid);
 is_there(Pid) when is_pid(Pid) -> false;
 is_there(Name) -> whereis(Name) =/= undefined.
 
-delivered({broadcast, Scope, Group, Encoded, ReplyTo}) ->
-    answer(ReplyTo, node(), deliver(Scope, Group, Encoded)).
-
-deliver(Scope, Group, Encoded) ->
+delivered(Scope, Group, Encoded) ->
     case is_scope(Scope) andalso members(Scope, Group) of
         [_ | _] = Pids ->
             try binary_to_term(Encoded) of
