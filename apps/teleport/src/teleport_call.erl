@@ -22,7 +22,7 @@ called({remote, Node, To}, Label, Request, Timeout, Options) ->
         Pool ->
             Deadline = teleport_deadline:in(Timeout),
             case teleport_pool:request(Pool, To, teleport_message:key(Options), Label, Request, wait_of(Timeout, Options)) of
-                {ok, Ref} -> pooled(Ref, Node, Deadline);
+                {ok, Ref} -> pooled(Ref, Pool, teleport_message:key(Options), Node, Deadline);
                 {error, Reason} -> exit(Reason);
                 gone -> over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
             end
@@ -34,14 +34,14 @@ wait_of(_, #{on_full := OnFull}) when OnFull =/= block -> 0;
 wait_of(Timeout, _) -> Timeout.
 
 over_distribution(Node, To, Label, Request, Timeout, Options) ->
-    Suspend = case Options of #{on_full := OnFull} when OnFull =/= block -> [nosuspend]; _ -> [] end,
+    Suspend = [nosuspend || wait_of(infinity, Options) =:= 0],
     teleport_direct:call(teleport_message:address(Node, To), Label, Request, Timeout, Suspend).
 
-pooled(Ref, Node, Deadline) ->
+pooled(Ref, Pool, Key, Node, Deadline) ->
     case response(receive_response, Ref, [Ref, teleport_deadline:left(Deadline)]) of
         {reply, Reply} -> {ok, Reply};
         timeout ->
-            ok = teleport_pool:cancel(Node, Ref),
+            ok = teleport_pool:cancel(Pool, Key, Ref),
             exit(timeout);
         %% The process that serves the pool's connection has exited, not the server.
         {error, {_, Ended}} when is_pid(Ended), node(Ended) =:= node() -> exit({nodedown, Node});
@@ -85,7 +85,5 @@ multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),
     Begun = [{Node, request({Name, Node}, Request, #{})} || Node <- Nodes],
     Responses = [{Node, response(receive_response, Ref, [Ref, teleport_deadline:left(Deadline)])} || {Node, Ref} <- Begun],
-    {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], [Node || {Node, Response} <- Responses, not is_reply(Response)]}.
-
-is_reply({reply, _}) -> true;
-is_reply(_) -> false.
+    Bad = [Node || {Node, Response} <- Responses, Response =:= timeout orelse element(1, Response) =:= error],
+    {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], Bad}.

@@ -14,9 +14,6 @@
 %% its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is logged, and
 %% messages in flight may be lost or arrive late.
 %%
-%% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued ({@link teleport_pool_queue}), and writes
-%% as fast as TCP permits. A sender that finds no room either waits or gets an error.
-%%
 %% Only this process opens and closes pools. `persistent_term' holds the number of connections to each node, `carried'
 %% if the distribution alone carries everything, or `none'. All of these are immediate terms, because with any other
 %% term ERTS would scan all heaps on the node whenever a pool is closed. The connections themselves are in the table.
@@ -25,27 +22,24 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, lookup/1, want/1, note/1, send/5, owner/2, request/6, cancel/2, is_too_big/1, info/0, count/0]).
+-export([start_link/0, lookup/1, note/1, send/5, owner/2, request/6, cancel/3, is_too_big/1, count/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
--export_type([pool/0, refusal/0, stage/0]).
+-export_type([pool/0, refusal/0]).
 
 -opaque pool() :: {node(), Size :: pos_integer()}.
 -type refusal() :: gone | {error, overload | timeout | {too_big, Bytes :: pos_integer()}}.
 
 -record(connection, {key :: {node(), Index :: pos_integer()},
                      pid :: pid(),
-                     writer :: pid(),
-                     queue :: atomics:atomics_ref()}).
+                     queue :: teleport_pool_queue:queue(),
+                     delivery :: pid()}).
 
--type stage() :: idle | opening | open | closing | paused | carried.
-
--record(peer, {stage = idle :: stage(),
+-record(peer, {stage = idle :: idle | opening | open | closing | paused | carried,
                %% of connections that are being opened, or are open
                pids = [] :: [pid()],
                up = [] :: [#connection{}],
-               deliveries = [] :: [{delivery, {delivery, term()}, pid()}],
                failures = 0 :: non_neg_integer(),
-               since = 0 :: integer(),
+               opened_ms = 0 :: integer(),
                reason = <<>> :: binary()}).
 
 -define(TABLE, ?MODULE).
@@ -54,7 +48,6 @@
 -define(PAUSE_MAX_MS, 60000).
 -define(STABLE_MS, 60000).
 -define(LOOK_MS, 1).
--define(CALL_MS, 5000).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -70,14 +63,10 @@ lookup(Node) ->
         carried -> none;
         Size when is_integer(Size) -> {Node, Size};
         Closed ->
-            _ = Closed =:= unknown andalso lists:member(Node, nodes(connected)) andalso want(Node),
+            _ = [gen_server:cast(?MODULE, {want, Node}) || Closed =:= unknown, lists:member(Node, nodes(connected))],
             ok = note(Node),
             none
     end.
-
-%% @doc Opens a pool to the node in the background, if it can have one and has none.
--spec want(node()) -> ok.
-want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
 %% @doc Notes that the calling process is about to send over the distribution, so that messages that it later sends through a pool
 %% arrive after those.
@@ -93,10 +82,7 @@ noted(_, Result) -> Result.
 %% `gone' means that the pool has been closed: send over the distribution instead.
 -spec send(pool(), To :: pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) -> ok | refusal().
 send(Pool, To, Key, Message, Wait) ->
-    noted(Pool, case connection(Pool, Key) of
-                    gone -> gone;
-                    Connection -> post(Connection, {To, Message}, Wait)
-                end).
+    noted(Pool, post(connection(Pool, Key), {To, Message}, Wait)).
 
 %% @doc Returns the process that serves the connection for this key. Once that process has exited, messages that have not
 %% arrived are lost.
@@ -110,7 +96,7 @@ owner(Pool, Key) ->
 %% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one
 %% message: `{[alias | Ref], Reply}'; `{'DOWN', Ref, process, Server, Reason}', where `Reason' is what a monitor of the
 %% server would report; or, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
-%% `demonitor(Ref, [flush])' and {@link cancel/2}.
+%% `demonitor(Ref, [flush])' and {@link cancel/3}.
 -spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->
           {ok, Ref :: reference()} | refusal().
 request(Pool, To, Key, Label, Request, Wait) ->
@@ -126,28 +112,21 @@ request(Pool, To, Key, Label, Request, Wait) ->
                         end
                 end).
 
-%% @doc Tells the node that the calling process no longer waits for the reply to this request. The request may have used any of
-%% the connections, so this is sent over each of them whose queue is not full.
--spec cancel(node(), Ref :: reference()) -> ok.
--dialyzer({no_improper_lists, [cancel/2]}).
-cancel(Node, Ref) ->
-    case persistent_term:get(?MARK(Node), none) of
-        Size when is_integer(Size) ->
-            Rows = [row({Node, Index}) || Index <- lists:seq(1, Size)],
-            _ = [post(Connection, [cancel | Ref], 0) || #connection{} = Connection <- Rows],
-            ok;
-        _ -> ok
-    end.
+%% @doc Tells the node that the calling process no longer waits for the reply to this request, unless there is no room.
+-spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
+-dialyzer({no_improper_lists, [cancel/3]}).
+cancel(Pool, Key, Ref) ->
+    _ = post(connection(Pool, Key), [cancel | Ref], 0),
+    ok.
 
-connection({Node, Size}, Key) -> row({Node, erlang:phash2(Key, Size) + 1}).
-
-row(Key) ->
-    try ets:lookup(?TABLE, Key) of
+connection({Node, Size}, Key) ->
+    try ets:lookup(?TABLE, {Node, erlang:phash2(Key, Size) + 1}) of
         [Connection] -> Connection;
         [] -> gone
     catch error:badarg -> gone
     end.
 
+post(gone, _, _) -> gone;
 post(#connection{key = {Node, _}, pid = Pid} = Connection, Bare, Wait) ->
     Term = case teleport_trace:current() of {ok, Context} -> {traced, Context, Bare}; none -> Bare end,
     Marked = get(?MARK(Node)),
@@ -158,14 +137,12 @@ post(#connection{key = {Node, _}, pid = Pid} = Connection, Bare, Wait) ->
             queue(Connection, teleport_pool_frame:encode({marked, Marker, Term}), Marker, Wait)
     end.
 
-queue(#connection{writer = Writer, queue = Queue} = Connection, {Frame, Bytes}, Marker, Wait) ->
+queue(#connection{queue = Queue} = Connection, {Frame, Bytes}, Marker, Wait) ->
     case not is_too_big(Bytes) andalso admitted(Connection, Bytes, Wait) of
         false -> {error, {too_big, Bytes}};
         ok ->
             case Marker =:= none orelse marked(Marker, Connection, Wait) of
-                true ->
-                    Writer ! {frame, Bytes, Frame},
-                    ok;
+                true -> teleport_pool_queue:put(Queue, Bytes, Frame);
                 Refusal ->
                     ok = teleport_pool_queue:remove(Queue, Bytes),
                     Refusal
@@ -202,8 +179,7 @@ full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
 
 %% The distribution keeps the order of everything that a process sends to a node, so the marker arrives after all of
 %% it. The queue has admitted the message by now, so no marker is sent without its message.
-marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait) ->
-    Delivery = ets:lookup_element(?TABLE, {delivery, Key}, 3),
+marked(Marker, #connection{key = {Node, _}, pid = Pid, delivery = Delivery} = Connection, Wait) ->
     case erlang:send(Delivery, {'$teleport_marker', Marker}, [noconnect | [nosuspend || Wait =/= infinity]]) of
         ok ->
             _ = put(?MARK(Node), [Pid | get(?MARK(Node))]),
@@ -218,10 +194,6 @@ marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait)
 -spec is_too_big(Bytes :: pos_integer()) -> boolean().
 is_too_big(Bytes) when Bytes < 65536 -> false;
 is_too_big(Bytes) -> Bytes > teleport_config:get(max_message_bytes).
-
-%% @doc Returns the state of each node to which some process wanted a pool. `reason' explains why there is none.
--spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(), reason := binary()}].
-info() -> gen_server:call(?MODULE, info, ?CALL_MS).
 
 %% @doc Returns the number of nodes to which this node has a pool. Does not ask any process.
 -spec count() -> non_neg_integer().
@@ -248,13 +220,8 @@ unmark(Node) ->
     ok.
 
 %% @private
--spec handle_call(term(), gen_server:from(), Peers) -> {reply, term(), Peers}.
-handle_call(info, _From, Peers) -> {reply, [told(Node, Peer) || {Node, Peer} <- maps:to_list(Peers)], Peers};
+-spec handle_call(term(), gen_server:from(), Peers) -> {reply, {error, badarg}, Peers}.
 handle_call(_Request, _From, Peers) -> {reply, {error, badarg}, Peers}.
-
-told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
-    Queued = lists:sum([teleport_pool_queue:bytes(Queue) || #connection{queue = Queue} <- Up]),
-    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Queued, reason => Reason}.
 
 %% @private
 -spec handle_cast(term(), Peers) -> {noreply, Peers}.
@@ -264,8 +231,8 @@ handle_cast({want, Node}, Peers) ->
         true -> {noreply, Peers#{Node => wanted(Node, Before, teleport_config:get(pool))}};
         false -> {noreply, Peers}
     end;
-handle_cast({up, Pid, Writer, Queue, Delivery}, Peers) ->
-    {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, {Writer, Queue, Delivery}, Peer) end)};
+handle_cast({up, Pid, Queue, Delivery}, Peers) ->
+    {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, Queue, Delivery, Peer) end)};
 handle_cast({delivered, Pid}, Peers) ->
     {noreply, at(Pid, Peers, fun(_, Peer) -> without(Pid, Peer) end)};
 handle_cast(_Request, Peers) -> {noreply, Peers}.
@@ -274,9 +241,9 @@ handle_cast(_Request, Peers) -> {noreply, Peers}.
 -spec handle_info(term(), Peers) -> {noreply, Peers}.
 handle_info({'DOWN', _, process, Pid, Reason}, Peers) ->
     {noreply, at(Pid, Peers, fun(Node, Peer) -> down(Node, Pid, Reason, Peer) end)};
-handle_info({retry, Node, Since}, Peers) ->
+handle_info({retry, Node}, Peers) ->
     case Peers of
-        #{Node := #peer{stage = paused, since = Since} = Peer} ->
+        #{Node := #peer{stage = paused} = Peer} ->
             ok = unmark(Node),
             {noreply, Peers#{Node := Peer#peer{stage = idle}}};
         #{} -> {noreply, Peers}
@@ -296,70 +263,63 @@ at(Pid, Peers, Change) ->
         [] -> Peers
     end.
 
-%% A pool requires that the distribution uses one of OTP's own sockets. Encryption is checked when a connection is
-%% opened.
 wanted(Node, Peer, Size) ->
-    ok = mark(Node, none),
-    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
-        {Node, Port} when is_port(Port), Size > 0 ->
-            case erlang:port_info(Port, name) of
-                {name, "tcp_inet"} ->
-                    Pids = [started(Node) || _ <- lists:seq(1, Size)],
-                    Peer#peer{stage = opening, pids = Pids, up = [], deliveries = []};
-                _ -> carried(Node, Peer)
-            end;
-        _ when Size =:= 0 -> Peer#peer{stage = carried};
-        _ -> carried(Node, Peer)
+    case Size > 0 andalso is_stock(Node) of
+        true ->
+            ok = mark(Node, none),
+            Peer#peer{stage = opening, pids = [started(Node) || _ <- lists:seq(1, Size)], up = []};
+        %% Only the distribution is used until the connection to the node is closed.
+        false ->
+            ok = mark(Node, carried),
+            Peer#peer{stage = carried}
     end.
 
-%% Only the distribution is used until the connection to the node is closed.
-carried(Node, Peer) ->
-    ok = mark(Node, carried),
-    Peer#peer{stage = carried}.
+%% A pool requires that the distribution uses one of OTP's own sockets. Encryption is checked when a connection is
+%% opened.
+is_stock(Node) ->
+    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+        {Node, Port} when is_port(Port) -> erlang:port_info(Port, name) =:= {name, "tcp_inet"};
+        _ -> false
+    end.
 
 started(Node) ->
-    {ok, Pid} = teleport_pool_sup:start_connection(Node),
+    {ok, Pid} = supervisor:start_child(teleport_pool_connection_sup, [Node, self()]),
     _ = monitor(process, Pid),
     Pid.
 
-up(Node, Pid, {Writer, Queue, Delivery}, #peer{stage = opening} = Peer) ->
-    #peer{pids = Pids, up = Up, deliveries = Deliveries} = Peer,
-    Connection = #connection{key = {Node, length(Up) + 1}, pid = Pid, writer = Writer, queue = Queue},
-    Row = {delivery, {delivery, Connection#connection.key}, Delivery},
-    Next = Peer#peer{up = [Connection | Up], deliveries = [Row | Deliveries]},
-    case length(Pids) - length(Up) of
-        1 -> opened(Node, Next);
-        _ -> Next
+up(Node, Pid, Queue, Delivery, #peer{stage = opening, pids = Pids, up = Before} = Peer) ->
+    Size = length(Before) + 1,
+    Up = [#connection{key = {Node, Size}, pid = Pid, queue = Queue, delivery = Delivery} | Before],
+    case length(Pids) of
+        Size ->
+            true = ets:insert(?TABLE, Up),
+            ok = mark(Node, Size),
+            ?LOG_INFO("teleport: a pool of ~b connections to ~ts is open", [Size, Node]),
+            Peer#peer{stage = open, up = Up, opened_ms = now_ms(), reason = <<>>};
+        _ -> Peer#peer{up = Up}
     end;
-up(_, _, _, Peer) -> Peer.
-
-opened(Node, #peer{up = Up, deliveries = Deliveries} = Peer) ->
-    true = ets:insert(?TABLE, Deliveries ++ Up),
-    ok = mark(Node, length(Up)),
-    ?LOG_INFO("teleport: a pool of ~b connections to ~ts is open", [length(Up), Node]),
-    Peer#peer{stage = open, since = now_ms(), reason = <<>>}.
+up(_, _, _, _, Peer) -> Peer.
 
 %% Senders no longer find this connection.
 without(Pid, #peer{up = Up} = Peer) ->
     {Gone, Left} = lists:partition(fun(#connection{pid = Of}) -> Of =:= Pid end, Up),
-    _ = [ets:delete(?TABLE, Row) || #connection{key = Key} <- Gone, Row <- [Key, {delivery, Key}]],
+    _ = [ets:delete(?TABLE, Key) || #connection{key = Key} <- Gone],
     Peer#peer{up = Left}.
 
 down(Node, Pid, Reason, #peer{pids = Pids, stage = Stage} = Peer) ->
-    Left = (without(Pid, Peer))#peer{pids = lists:delete(Pid, Pids)},
-    case {Stage, Left} of
-        {opening, #peer{pids = Others}} ->
-            lists:foreach(fun teleport_pool_connection:close/1, Others),
-            not_open(Node, why(Reason), Left);
-        {open, #peer{pids = Others}} ->
+    Others = lists:delete(Pid, Pids),
+    lists:foreach(fun teleport_pool_connection:close/1, Others),
+    Left = (without(Pid, Peer))#peer{pids = Others},
+    case Stage of
+        opening -> not_open(Node, why(Reason), Left);
+        open ->
             ok = lost(Node, Reason),
-            lists:foreach(fun teleport_pool_connection:close/1, Others),
             closed(Node, Left#peer{stage = closing, reason = why(Reason)});
-        {closing, _} -> closed(Node, Left)
+        closing -> closed(Node, Left)
     end.
 
-closed(Node, #peer{pids = [], since = Since} = Peer) ->
-    Failures = case now_ms() - Since > ?STABLE_MS of true -> 0; false -> Peer#peer.failures end,
+closed(Node, #peer{pids = [], opened_ms = OpenedMs} = Peer) ->
+    Failures = case now_ms() - OpenedMs > ?STABLE_MS of true -> 0; false -> Peer#peer.failures end,
     paused(Node, Peer#peer{failures = Failures + 1});
 closed(_, Peer) -> Peer.
 
@@ -370,9 +330,8 @@ not_open(Node, Reason, #peer{failures = Failures, reason = Before} = Peer) ->
 
 paused(Node, #peer{failures = Failures} = Peer) ->
     ok = mark(Node, none),
-    Since = erlang:unique_integer(),
-    _ = erlang:send_after(pause_ms(Failures), self(), {retry, Node, Since}),
-    Peer#peer{stage = paused, since = Since}.
+    _ = erlang:send_after(pause_ms(Failures), self(), {retry, Node}),
+    Peer#peer{stage = paused}.
 
 %% Half of the pause is random, so that nodes that lost the same peer do not reconnect at the same moment.
 pause_ms(Failures) ->
@@ -383,7 +342,7 @@ pause_ms(Failures) ->
 gone(Node, Peers) ->
     ok = unmark(Node),
     #peer{up = Up} = maps:get(Node, Peers, #peer{}),
-    _ = [ets:delete(?TABLE, Row) || #connection{key = Key} <- Up, Row <- [Key, {delivery, Key}]],
+    _ = [ets:delete(?TABLE, Key) || #connection{key = Key} <- Up],
     maps:remove(Node, Peers).
 
 lost(Node, {shutdown, closed}) ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The opening end of a pool's connection: reads the replies, and wakes waiting senders when there is room.
 %%
-%% Messages and requests are sent by its writer ({@link teleport_pool_writer}). The other end
+%% Messages and requests are sent through its queue ({@link teleport_pool_queue}). The other end
 %% ({@link teleport_pool_delivery}, which describes the protocol) sends only replies. This process never waits for
 %% another one, so replies are always read, and two nodes that send to each other at full speed cannot deadlock.
 %%
@@ -18,8 +18,7 @@
 -record(connection, {node :: node(),
                      manager :: pid(),
                      socket :: gen_tcp:socket() | undefined,
-                     writer :: pid() | undefined,
-                     queue :: atomics:atomics_ref() | undefined,
+                     queue :: teleport_pool_queue:queue() | undefined,
                      %% aliases of senders that wait for room
                      waiting = #{} :: #{reference() => []},
                      stage = open :: open | closing | delivered}).
@@ -29,11 +28,10 @@
 %% This is longer than the other end waits for replies.
 -define(CLOSE_MS, 7000).
 -define(ACTIVE, 16).
--define(LARGE_BYTES, 1048576).
 %% gen builds the tag of a reply to an alias as an improper list.
 -dialyzer({no_improper_lists, [reply/1]}).
 
-%% @doc The manager gets `{up, self(), Writer, Queue, Delivery}' as a cast when the connection is open.
+%% @doc The manager gets `{up, self(), Queue, Delivery}' as a cast when the connection is open.
 -spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
 start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
@@ -48,28 +46,45 @@ init({Node, Manager}) ->
     {ok, #connection{node = Node, manager = Manager}, {continue, open}}.
 
 %% @private
--spec handle_continue(open | collect, #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
-handle_continue(collect, State) ->
-    true = erlang:garbage_collect(),
-    {noreply, State};
+-spec handle_continue(open, #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
 handle_continue(open, #connection{node = Node, manager = Manager} = State) ->
-    case opened(Node, teleport_deadline:in(?OPEN_MS)) of
-        {ok, Socket, Delivery} ->
+    try opened(Node, teleport_deadline:in(?OPEN_MS)) of
+        {Socket, Delivery} ->
             true = monitor_node(Node, true),
-            Queue = teleport_pool_queue:new(),
-            {ok, Writer} = teleport_pool_writer:start_link(self(), Socket, Queue),
-            gen_server:cast(Manager, {up, self(), Writer, Queue, Delivery}),
-            {noreply, State#connection{socket = Socket, writer = Writer, queue = Queue}};
-        {error, Reason} -> {stop, {shutdown, {not_open, Reason}}, State}
+            Queue = teleport_pool_queue:start_link(self(), Socket),
+            gen_server:cast(Manager, {up, self(), Queue, Delivery}),
+            {noreply, State#connection{socket = Socket, queue = Queue}}
+    catch throw:Reason -> {stop, {shutdown, {not_open, Reason}}, State}
     end.
 
 opened(Node, Deadline) ->
-    case net_kernel:node_info(Node, address) of
-        {ok, #net_address{protocol = tcp}} -> offered(offer(Node, Deadline), Node, Deadline);
-        _ -> {error, <<"the distribution is encrypted, or is not over TCP">>}
+    {Ip, Port} = offered(Node, Deadline),
+    Socket = case gen_tcp:connect(Ip, Port, teleport_pool_socket:options(Ip), teleport_deadline:left(Deadline)) of
+                 {ok, Connected} -> Connected;
+                 {error, Why} -> throw(text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, teleport_pool_socket:text(Why)]))
+             end,
+    _ = case teleport_pool_handshake:call(Socket, Node, Deadline) of
+            ok -> ok = inet:setopts(Socket, [{packet_size, 0}]);
+            {error, Refused} -> throw(Refused)
+        end,
+    case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
+        {ok, Packet} ->
+            [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
+            ok = inet:setopts(Socket, [{active, ?ACTIVE}]),
+            {Socket, Delivery};
+        {error, Closed} -> throw(text("closed after the handshake: ~ts", [teleport_pool_socket:text(Closed)]))
     end.
 
-offer(Node, Deadline) ->
+offered(Node, Deadline) ->
+    Own = teleport_pool_handshake:version(),
+    case offer(net_kernel:node_info(Node, address), Node, Deadline) of
+        {ok, #{version := Own, ip := Ip, port := Port}} -> {Ip, Port};
+        {ok, #{version := Other}} -> throw(text("it speaks version ~p of the pools, this node version ~b", [Other, Own]));
+        {error, Reason} when is_binary(Reason) -> throw(Reason);
+        Other -> throw(text("it told ~0tP instead of its port", [Other, 8]))
+    end.
+
+offer({ok, #net_address{protocol = tcp}}, Node, Deadline) ->
     try erpc:call(Node, teleport_pool_listener, offer, [node()], teleport_deadline:left(Deadline))
     catch
         error:{erpc, noconnection} -> {error, <<"not connected">>};
@@ -78,34 +93,8 @@ offer(Node, Deadline) ->
         error:{exception, undef, _} -> {error, <<"it has no teleport, or an older one">>};
         exit:{exception, {noproc, _}} -> {error, <<"teleport does not run there">>};
         _:_ -> {error, <<"it could not tell its port">>}
-    end.
-
-offered({ok, #{version := Version, ip := Ip, port := Port}}, Node, Deadline) ->
-    case teleport_pool_handshake:version() of
-        Version ->
-            Options = teleport_pool_socket:options(Ip),
-            Connected = gen_tcp:connect(Ip, Port, Options, teleport_deadline:left(Deadline)),
-            connected(Connected, {Ip, Port}, Node, Deadline);
-        Own -> {error, text("it speaks version ~p of the pools, this node version ~b", [Version, Own])}
     end;
-offered({error, Reason}, _, _) when is_binary(Reason) -> {error, Reason};
-offered(Other, _, _) -> {error, text("it told ~0tP instead of its port", [Other, 8])}.
-
-connected({error, Reason}, {Ip, Port}, _, _) ->
-    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, teleport_pool_socket:text(Reason)])};
-connected({ok, Socket}, _, Node, Deadline) ->
-    case teleport_pool_handshake:call(Socket, Node, Deadline) of
-        ok ->
-            ok = inet:setopts(Socket, [{packet_size, 0}]),
-            case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
-                {ok, Packet} ->
-                    [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
-                    ok = inet:setopts(Socket, [{active, ?ACTIVE}]),
-                    {ok, Socket, Delivery};
-                {error, Reason} -> {error, text("closed after the handshake: ~ts", [teleport_pool_socket:text(Reason)])}
-            end;
-        {error, Reason} -> {error, Reason}
-    end.
+offer(_, _, _) -> {error, <<"the distribution is encrypted, or is not over TCP">>}.
 
 text(Format, Values) -> iolist_to_binary(io_lib:format(Format, Values)).
 
@@ -121,23 +110,18 @@ handle_cast(_Request, State) -> {noreply, State}.
 %% Senders find the queue closed and wait until this process exits, so what they then send over the distribution
 %% arrives after the messages queued here.
 closing(#connection{stage = Stage} = State) when Stage =/= open -> State;
-closing(#connection{queue = Queue, writer = Writer} = State) ->
+closing(#connection{queue = Queue} = State) ->
     ok = teleport_pool_queue:close(Queue),
-    ok = teleport_pool_writer:drain(Writer),
     _ = erlang:send_after(?CLOSE_MS, self(), too_late),
     State#connection{stage = closing}.
 
 %% @private
 -spec handle_info(term(), #connection{}) ->
-          {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
+          {noreply, #connection{}} | {noreply, #connection{}, hibernate} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
     %% A sender that asked for room may have brought a trace context, which messages from a port do not clear.
     _ = teleport_trace:set(none),
-    Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
-    case byte_size(Packet) >= ?LARGE_BYTES of
-        true -> {noreply, Next, {continue, collect}};
-        false -> {noreply, Next}
-    end;
+    teleport_pool_socket:handled(Packet, lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)));
 handle_info({tcp_passive, Socket}, #connection{socket = Socket} = State) ->
     _ = inet:setopts(Socket, [{active, ?ACTIVE}]),
     {noreply, State};
@@ -146,10 +130,7 @@ handle_info(room, State) ->
 handle_info({room, Alias}, #connection{stage = delivered} = State) ->
     Alias ! {Alias, gone},
     {noreply, State};
-handle_info({room, Alias}, #connection{waiting = Waiting, queue = Queue, writer = Writer} = State) ->
-    ok = teleport_pool_queue:set_waiting(Queue, true),
-    %% Makes a sleeping writer check whether a killed sender has left bytes in the count.
-    _ = map_size(Waiting) =:= 0 andalso (Writer ! look),
+handle_info({room, Alias}, #connection{waiting = Waiting} = State) ->
     {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
 handle_info({no_room, Alias}, #connection{waiting = Waiting} = State) ->
     {noreply, State#connection{waiting = maps:remove(Alias, Waiting)}};
@@ -161,9 +142,7 @@ handle_info({nodedown, Node}, #connection{node = Node} = State) ->
     {stop, {shutdown, {nodedown, Node}}, State};
 handle_info(too_late, State) ->
     {stop, {shutdown, too_late}, State};
-handle_info({'EXIT', Writer, normal}, #connection{writer = Writer} = State) ->
-    {noreply, State};
-handle_info({'EXIT', Writer, Reason}, #connection{writer = Writer} = State) ->
+handle_info({'EXIT', Writer, Reason}, #connection{queue = {Writer, _}} = State) when Reason =/= normal ->
     {stop, Reason, State};
 handle_info(_Info, State) ->
     {noreply, State}.
@@ -172,7 +151,6 @@ handle_info(_Info, State) ->
 woken(#connection{waiting = Waiting, stage = open, queue = Queue} = State) when map_size(Waiting) > 0 ->
     case teleport_pool_queue:has_room(Queue) of
         true ->
-            ok = teleport_pool_queue:set_waiting(Queue, false),
             _ = [Alias ! {Alias, room} || Alias <- maps:keys(Waiting)],
             State#connection{waiting = #{}};
         false -> State

@@ -21,16 +21,15 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, socket/3]).
--export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -record(delivery, {socket :: gen_tcp:socket() | undefined,
                    node :: node() | undefined,
                    calls = #{} :: #{Monitor :: reference() => call()},
-                   aliases = #{} :: #{Alias :: reference() => Monitor :: reference()},
+                   %% the call to which an alias, or the monitor of its caller, belongs
+                   calls_by = #{} :: #{AliasOrWatch :: reference() => Monitor :: reference()},
                    %% markers that have arrived before their messages
                    markers = #{} :: #{reference() => []},
-                   %% monitors of callers that wait for a long time
-                   watches = #{} :: #{reference() => Monitor :: reference()},
                    ending = false :: boolean()}).
 
 -type call() :: {Alias :: reference(), Caller :: pid(), SinceMs :: integer(), Watch :: reference() | none}.
@@ -43,7 +42,6 @@
 -define(MARKER_MS, 60000).
 -define(ACTIVE, 16).
 -define(PACKET_BYTES, 65536).
--define(LARGE_BYTES, 1048576).
 -dialyzer({no_improper_lists, [delivered/2]}).
 
 %% @doc Started by the supervisor for {@link teleport_pool_listener}.
@@ -72,10 +70,8 @@ handle_cast({socket, Socket, Listener}, State) ->
         {ok, Node} ->
             Listener ! {known, self()},
             true = monitor_node(Node, true),
-            Ready = send(Socket, [teleport_pool_frame:encode({ready, self()})]),
-            Set = Ready =:= ok andalso
-                inet:setopts(Socket, [{packet_size, 0}, {exit_on_close, false}, {active, ?ACTIVE}]),
-            case Set of
+            Options = [{packet_size, 0}, {exit_on_close, false}, {active, ?ACTIVE}],
+            case say(Socket, {ready, self()}) =:= ok andalso inet:setopts(Socket, Options) of
                 ok -> {noreply, State#delivery{socket = Socket, node = Node}};
                 _ -> {stop, {shutdown, closed}, State}
             end;
@@ -85,25 +81,15 @@ handle_cast({socket, Socket, Listener}, State) ->
     end;
 handle_cast(_Request, State) -> {noreply, State}.
 
-%% @private Collects garbage, because the packet is no longer needed.
--spec handle_continue(collect, #delivery{}) -> {noreply, #delivery{}}.
-handle_continue(collect, State) ->
-    true = erlang:garbage_collect(),
-    {noreply, State}.
-
 %% @private
 -spec handle_info(term(), #delivery{}) ->
-          {noreply, #delivery{}} | {noreply, #delivery{}, {continue, collect}} | {stop, term(), #delivery{}}.
+          {noreply, #delivery{}} | {noreply, #delivery{}, hibernate} | {stop, term(), #delivery{}}.
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
             %% A server's reply may have brought a trace context, which messages from a port do not clear.
             _ = teleport_trace:set(none),
-            Next = lists:foldl(fun delivered/2, State, Terms),
-            case byte_size(Packet) >= ?LARGE_BYTES of
-                true -> {noreply, Next, {continue, collect}};
-                false -> {noreply, Next}
-            end
+            teleport_pool_socket:handled(Packet, lists:foldl(fun delivered/2, State, Terms))
     catch
         error:Reason ->
             ?LOG_ERROR("teleport: closed a connection from ~ts, which has sent invalid data: ~0tP", [Node, Reason, 8]),
@@ -116,8 +102,8 @@ handle_info({[alias | Monitor], Reply}, State) ->
     answer(Monitor, {ok, Reply}, State);
 handle_info({'$teleport_marker', Marker}, #delivery{markers = Markers} = State) ->
     {noreply, State#delivery{markers = Markers#{Marker => []}}};
-handle_info({'DOWN', Monitor, process, Server, Reason}, #delivery{watches = Watches} = State) ->
-    case Watches of
+handle_info({'DOWN', Monitor, process, Server, Reason}, #delivery{calls_by = CallsBy} = State) ->
+    case CallsBy of
         #{Monitor := Call} -> ended(forgotten(Call, State));
         #{} -> answer(Monitor, {failed, Server, Reason}, State)
     end;
@@ -125,7 +111,7 @@ handle_info(look, State) ->
     {noreply, looked(State)};
 handle_info({tcp_closed, Socket}, #delivery{socket = Socket} = State) ->
     _ = erlang:send_after(?END_MS, self(), too_late),
-    _ = send(Socket, [teleport_pool_frame:encode(delivered)]),
+    _ = say(Socket, delivered),
     ended(State#delivery{ending = true});
 handle_info({tcp_error, Socket, Reason}, #delivery{socket = Socket} = State) ->
     {stop, {shutdown, Reason}, State};
@@ -140,8 +126,6 @@ handle_info(_Info, State) ->
 ended(#delivery{ending = true, calls = Calls} = State) when map_size(Calls) =:= 0 -> {stop, {shutdown, closed}, State};
 ended(State) -> {noreply, State}.
 
-%% ---- messages and requests ----
-
 delivered({To, Message}, State) ->
     _ = try To ! Message catch error:badarg -> nobody end,
     State;
@@ -152,18 +136,18 @@ delivered({traced, Context, Term}, State) ->
     Next;
 delivered({marked, Marker, Term}, State) ->
     delivered(Term, behind(Marker, State));
-delivered([cancel | Alias], #delivery{aliases = Aliases} = State) ->
-    case Aliases of
+delivered([cancel | Alias], #delivery{calls_by = CallsBy} = State) ->
+    case CallsBy of
         #{Alias := Monitor} -> forgotten(Monitor, State);
         #{} -> State
     end;
-delivered({To, Caller, Alias, Label, Request}, #delivery{calls = Calls, aliases = Aliases} = State) ->
+delivered({To, Caller, Alias, Label, Request}, #delivery{calls = Calls, calls_by = CallsBy} = State) ->
     Server = server(To),
     Monitor = monitor(process, Server, [{alias, reply_demonitor}]),
     _ = map_size(Calls) =:= 0 andalso erlang:send_after(?LOOK_MS, self(), look),
     _ = try Server ! {Label, {self(), [alias | Monitor]}, Request} catch error:badarg -> nobody end,
     Call = {Alias, Caller, erlang:monotonic_time(millisecond), none},
-    State#delivery{calls = Calls#{Monitor => Call}, aliases = Aliases#{Alias => Monitor}}.
+    State#delivery{calls = Calls#{Monitor => Call}, calls_by = CallsBy#{Alias => Monitor}}.
 
 %% Looks up a name once, so that the process that gets the request is the one that is monitored.
 server(Pid) when is_pid(Pid) -> Pid;
@@ -187,29 +171,27 @@ behind(Marker, #delivery{markers = Markers, node = Node} = State) ->
             end
     end.
 
-%% ---- answers ----
-
-%% Replies that have arrived in the meantime go into the same packet.
-answer(Monitor, Answer, State) ->
-    {Frames, Next} = answers(framed(Monitor, Answer, State), [], 0),
-    case send(State#delivery.socket, Frames) of
+answer(Monitor, Answer, #delivery{socket = Socket} = State) ->
+    {Frames, Next} = answers(Monitor, Answer, State, [], 0),
+    case gen_tcp:send(Socket, Frames) of
         ok -> ended(Next);
         {error, Reason} -> {stop, {shutdown, Reason}, Next}
     end.
 
-answers({none, State}, Frames, Bytes) -> more(State, Frames, Bytes);
-answers({{_, Size} = Frame, State}, Frames, Bytes) -> more(State, [Frame | Frames], Bytes + Size).
+%% Replies that have arrived in the meantime go into the same packet.
+answers(Monitor, Answer, State, Before, Bytes) ->
+    {{Frame, Size}, Next} = framed(Monitor, Answer, State),
+    Frames = [Before | Frame],
+    receive
+        {[alias | Other], Reply} when Bytes + Size < ?PACKET_BYTES -> answers(Other, {ok, Reply}, Next, Frames, Bytes + Size)
+    after 0 -> {Frames, Next}
+    end.
 
-more(State, Frames, Bytes) when Bytes < ?PACKET_BYTES ->
-    receive {[alias | Monitor], Reply} -> answers(framed(Monitor, {ok, Reply}, State), Frames, Bytes)
-    after 0 -> {Frames, State}
-    end;
-more(State, Frames, _) -> {Frames, State}.
-
+%% The caller may have given up in the meantime.
 framed(Monitor, Answer, #delivery{calls = Calls} = State) ->
     case Calls of
         #{Monitor := {Alias, _, _, _}} -> {frame(Alias, Answer), forgotten(Monitor, State)};
-        #{} -> {none, State}
+        #{} -> {{[], 0}, State}
     end.
 
 frame(Alias, {failed, Server, Reason}) -> teleport_pool_frame:encode({Alias, failed, Server, Reason});
@@ -220,14 +202,15 @@ frame(Alias, {ok, Reply}) ->
         false -> Frame
     end.
 
-send(_, []) -> ok;
-send(Socket, Frames) -> gen_tcp:send(Socket, [Data || {Data, _} <- lists:reverse(Frames)]).
+say(Socket, Term) ->
+    {Frame, _} = teleport_pool_frame:encode(Term),
+    gen_tcp:send(Socket, Frame).
 
-forgotten(Monitor, #delivery{calls = Calls, aliases = Aliases, watches = Watches} = State) ->
+forgotten(Monitor, #delivery{calls = Calls, calls_by = CallsBy} = State) ->
     {{Alias, _, _, Watch}, Rest} = maps:take(Monitor, Calls),
     true = demonitor(Monitor, [flush]),
     _ = Watch =/= none andalso demonitor(Watch, [flush]),
-    State#delivery{calls = Rest, aliases = maps:remove(Alias, Aliases), watches = maps:remove(Watch, Watches)}.
+    State#delivery{calls = Rest, calls_by = maps:without([Alias, Watch], CallsBy)}.
 
 %% The pool protocol does not report that a caller was killed, so callers that wait for a long time are monitored over the
 %% distribution.
@@ -235,22 +218,17 @@ looked(#delivery{calls = Calls} = State) when map_size(Calls) =:= 0 -> State;
 looked(#delivery{calls = Calls} = State) ->
     _ = erlang:send_after(?LOOK_MS, self(), look),
     Old = erlang:monotonic_time(millisecond) - ?LOOK_MS,
-    maps:fold(fun(Monitor, {_, _, Since, none}, Acc) when Since < Old -> watched(Monitor, Acc);
-                 (_, _, Acc) -> Acc
-              end, State, Calls).
+    lists:foldl(fun watched/2, State, [Call || {_, {_, _, Since, none}} = Call <- maps:to_list(Calls), Since < Old]).
 
-watched(Monitor, #delivery{calls = Calls, watches = Watches} = State) ->
-    {Alias, Caller, Since, none} = map_get(Monitor, Calls),
+watched({Monitor, {Alias, Caller, Since, none}}, #delivery{calls = Calls, calls_by = CallsBy} = State) ->
     Watch = monitor(process, Caller),
-    State#delivery{calls = Calls#{Monitor := {Alias, Caller, Since, Watch}}, watches = Watches#{Watch => Monitor}}.
+    State#delivery{calls = Calls#{Monitor := {Alias, Caller, Since, Watch}}, calls_by = CallsBy#{Watch => Monitor}}.
 
 %% @private
 -spec terminate(term(), #delivery{}) -> ok.
 terminate(_, #delivery{socket = undefined}) -> ok;
-terminate(shutdown, #delivery{socket = Socket} = State) -> teleport_pool_socket:close(Socket, left(State));
-terminate(Reason, #delivery{socket = Socket}) -> teleport_pool_socket:close(Socket, Reason).
-
 %% Keeps serving until the peer has sent everything in its queue and the servers have answered.
-left(#delivery{socket = Socket} = State) ->
-    _ = send(Socket, [teleport_pool_frame:encode(leave)]),
-    teleport_pool_socket:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).
+terminate(shutdown, #delivery{socket = Socket} = State) ->
+    _ = say(Socket, leave),
+    teleport_pool_socket:close(Socket, teleport_pool_socket:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)));
+terminate(Reason, #delivery{socket = Socket}) -> teleport_pool_socket:close(Socket, Reason).

@@ -13,10 +13,10 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, offer/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([init/1, handle_call/3, handle_cast/2]).
 -export([accept/2]).
 
--type open() :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}.
+-type open() :: #{inet:ip_address() => inet:port_number()}.
 
 -define(MAX_STRANGERS, 64).
 -define(OFFER_MS, 5000).
@@ -57,19 +57,18 @@ init([]) -> {ok, #{}}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), open()) -> {reply, term(), open()}.
-handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
+handle_call({offer, Ip}, _From, Open) when is_map_key(Ip, Open) -> {reply, offered(Ip, map_get(Ip, Open)), Open};
+handle_call({offer, Ip}, _From, Open) ->
     {Low, High} = teleport_config:get(ports),
     case listen(Ip, Low, High) of
         {ok, Socket} ->
             {ok, Port} = inet:port(Socket),
-            {reply, offered(Ip, Port), Open#{Ip => {Socket, Port, acceptor(Socket)}}};
+            _ = spawn_link(?MODULE, accept, [Socket, #{}]),
+            {reply, offered(Ip, Port), Open#{Ip => Port}};
         {error, Reason} ->
             Text = io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool_socket:text(Reason)]),
             {reply, {error, iolist_to_binary(Text)}, Open}
     end;
-handle_call({offer, Ip}, _From, Open) ->
-    {_, Port, _} = map_get(Ip, Open),
-    {reply, offered(Ip, Port), Open};
 handle_call(_Request, _From, Open) -> {reply, {error, badarg}, Open}.
 
 offered(Ip, Port) -> {ok, #{ip => Ip, port => Port, version => teleport_pool_handshake:version()}}.
@@ -80,22 +79,12 @@ listen(Ip, Low, High) ->
         Result -> Result
     end.
 
-acceptor(Socket) ->
-    {Pid, _} = spawn_opt(?MODULE, accept, [Socket, #{}], [link, monitor]),
-    Pid.
-
 %% @private
 -spec handle_cast(term(), open()) -> {noreply, open()}.
 handle_cast(_Request, Open) -> {noreply, Open}.
 
-%% @private
--spec handle_info(term(), open()) -> {noreply, open()}.
-handle_info(_Info, Open) -> {noreply, Open}.
-
-%% ---- acceptors ----
-
 %% @private Calls itself by the module's name at least twice a minute, so that it runs the newest code.
--spec accept(gen_tcp:socket(), #{Stranger :: pid() => reference()}) -> no_return().
+-spec accept(gen_tcp:socket(), #{Stranger :: pid() => []}) -> no_return().
 accept(Listening, Strangers) ->
     case gen_tcp:accept(Listening, ?ACCEPT_MS) of
         {ok, Socket} -> ?MODULE:accept(Listening, admitted(Socket, still(Strangers)));
@@ -110,22 +99,18 @@ admitted(Socket, Strangers) when map_size(Strangers) >= ?MAX_STRANGERS ->
     ok = gen_tcp:close(Socket),
     Strangers;
 admitted(Socket, Strangers) ->
-    {ok, Pid} = teleport_pool_sup:start_delivery(),
+    {ok, Pid} = supervisor:start_child(teleport_pool_delivery_sup, []),
     _ = case gen_tcp:controlling_process(Socket, Pid) of
             ok -> teleport_pool_delivery:socket(Pid, Socket, self());
             {error, _} -> gen_tcp:close(Socket)
         end,
-    Strangers#{Pid => monitor(process, Pid)}.
+    _ = monitor(process, Pid),
+    Strangers#{Pid => []}.
 
+%% Leaves out those that have proved themselves and those that have exited.
 still(Strangers) ->
     receive
-        {known, Pid} -> still(no_stranger(Pid, Strangers));
+        {known, Pid} -> still(maps:remove(Pid, Strangers));
         {'DOWN', _, process, Pid, _} -> still(maps:remove(Pid, Strangers))
     after 0 -> Strangers
-    end.
-
-no_stranger(Pid, Strangers) ->
-    case maps:take(Pid, Strangers) of
-        {Monitor, Rest} -> true = demonitor(Monitor, [flush]), Rest;
-        error -> Strangers
     end.

@@ -3,11 +3,12 @@
 %% a connection ends.
 -module(teleport_pool_socket).
 
--export([options/1, text/1, last/3, close/2]).
+-export([options/1, text/1, handled/2, last/3, close/2]).
 
 -define(BUFFER_BYTES, 65536).
 %% No packet before the proof is longer ({@link teleport_pool_handshake}).
 -define(HANDSHAKE_BYTES, 1024).
+-define(LARGE_BYTES, 1048576).
 -define(TCP, 6).
 -define(TCP_USER_TIMEOUT, 18).
 
@@ -16,23 +17,14 @@
 -spec options(inet:ip_address()) -> [gen_tcp:option()].
 options(Ip) ->
     %% gen_tcp wants this option first.
-    [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4},
+    [{inet_backend, inet}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end, binary, {active, false}, {packet, 4},
      {packet_size, ?HANDSHAKE_BYTES}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of
                {unix, linux} ->
-                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_stream_tcp:keepalive_options()];
+                   SilentMs = 1000 * beamway_config:of_kernel(net_ticktime, 60),
+                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<SilentMs:32/native>>} | beamway_stream_tcp:keepalive_options()];
                _ -> [{keepalive, true}]
            end.
-
-tick_s() ->
-    case net_kernel:get_net_ticktime() of
-        Seconds when is_integer(Seconds) -> Seconds;
-        {ongoing_change_to, Seconds} -> Seconds;
-        _ -> 60
-    end.
-
-family(Ip) when tuple_size(Ip) =:= 4 -> inet;
-family(_) -> inet6.
 
 %% @doc Returns inet's text for a failure, or our own if inet has none.
 -spec text(atom()) -> binary().
@@ -42,6 +34,11 @@ text(Reason) ->
         "unknown POSIX error" ++ _ -> atom_to_binary(Reason);
         Text -> iolist_to_binary(Text)
     end.
+
+%% @doc Returns the result of `handle_info/2' after this packet. Hibernation frees the memory of a large one.
+-spec handled(Packet :: binary(), State) -> {noreply, State} | {noreply, State, hibernate}.
+handled(Packet, State) when byte_size(Packet) >= ?LARGE_BYTES -> {noreply, State, hibernate};
+handled(_, State) -> {noreply, State}.
 
 %% @doc Runs in the process of either end after it was told to stop: handles further messages until its connection
 %% closes or the deadline passes. Returns the reason for {@link close/2}.

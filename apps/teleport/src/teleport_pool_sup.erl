@@ -6,28 +6,15 @@
 -module(teleport_pool_sup).
 -behaviour(supervisor).
 
--export([start_link/0, start_link/2, start_connection/1, start_delivery/0, init/1]).
+-export([start_link/0, init/1]).
 
 %% This is longer than a connection may take to deliver its queued messages.
 -define(SHUTDOWN_MS, 12000).
 
-%% @private Starts the top supervisor, which owns the table of the connections.
+%% Starts the top supervisor, which owns the table of the connections.
 -spec start_link() -> supervisor:startlink_ret().
 start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
 
-%% @private
--spec start_link(Name :: atom(), module()) -> supervisor:startlink_ret().
-start_link(Name, Module) -> supervisor:start_link({local, Name}, ?MODULE, {each, Module}).
-
-%% @private Opens a connection to the node for the calling process.
--spec start_connection(node()) -> supervisor:startchild_ret().
-start_connection(Node) -> supervisor:start_child(teleport_pool_connection_sup, [Node, self()]).
-
-%% @private
--spec start_delivery() -> supervisor:startchild_ret().
-start_delivery() -> supervisor:start_child(teleport_pool_delivery_sup, []).
-
-%% @private
 -spec init(top | {each, module()}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(top) ->
     teleport_pool = ets:new(teleport_pool, [named_table, public, {keypos, 2}, {read_concurrency, true}]),
@@ -40,4 +27,5 @@ init({each, Module}) ->
     Child = #{id => Module, start => {Module, start_link, []}, restart => temporary, shutdown => ?SHUTDOWN_MS},
     {ok, {#{strategy => simple_one_for_one}, [Child]}}.
 
-group(Name, Module) -> #{id => Name, start => {?MODULE, start_link, [Name, Module]}, type => supervisor}.
+group(Name, Module) ->
+    #{id => Name, start => {supervisor, start_link, [{local, Name}, ?MODULE, {each, Module}]}, type => supervisor}.

@@ -103,13 +103,14 @@ by_each(Pool, Server) ->
     [{reply, {echo, Key}} = answer(Ref) || {Key, Ref} <- lists:zip(lists:seq(1, 50), Refs)],
     ok.
 
+%% Returns the stage of the pool to this node, and the reason if there is none.
 stage(Node) ->
-    case [Info || #{node := Of} = Info <- teleport_pool:info(), Of =:= Node] of
-        [#{stage := Stage, reason := Reason}] -> {Stage, Reason};
-        [] -> none
+    case sys:get_state(teleport_pool) of
+        #{Node := {peer, Stage, _, _, _, _, Reason}} -> {Stage, Reason};
+        #{} -> none
     end.
 
-queued(Node) -> lists:sum([Queued || #{node := Of, queued_bytes := Queued} <- teleport_pool:info(), Of =:= Node]).
+queued(Node) -> lists:sum([atomics:get(Counter, 1) || {connection, {Of, _}, _, {_, Counter}, _} <- ets:tab2list(teleport_pool), Of =:= Node]).
 
 %% Requests a pool, and returns why there is none.
 no_pool(Node) ->
@@ -117,7 +118,7 @@ no_pool(Node) ->
     until(fun() ->
               case stage(Node) of
                   {Stage, Reason} when Stage =:= paused; Stage =:= carried -> {Stage, Reason};
-                  {open, _} -> error({pool_is_open, teleport_pool:info()});
+                  {open, _} -> error({pool_is_open, Node});
                   _ -> _ = teleport_pool:lookup(Node), false
               end
           end).
@@ -197,7 +198,7 @@ all_kinds_of_terms(_Config) ->
         receive {echo, after_all} -> ok after ?WAIT_MS -> error(lost) end,
         0 = until(fun() -> queued(NodeB) =:= 0 andalso 0 end),
         %% The connections' processes do not keep the memory of large messages.
-        true = lists:sum([Size || Pid <- lists:append([[C, W] || {connection, _, C, W, _} <- ets:tab2list(teleport_pool)]), {binary, Binaries} <- [process_info(Pid, binary)], {_, Size, _} <- Binaries]) < 1000000,
+        true = lists:sum([Size || Pid <- lists:append([[C, W] || {connection, _, C, {W, _}, _} <- ets:tab2list(teleport_pool)]), {binary, Binaries} <- [process_info(Pid, binary)], {_, Size, _} <- Binaries]) < 1000000,
         ok
     end).
 
@@ -326,7 +327,7 @@ cancelled_and_killed_callers(_Config) ->
         [begin
              {ok, Ref} = teleport_pool:request(Pool, Server, N, '$gen_call', never, infinity),
              true = demonitor(Ref, [flush]),
-             ok = teleport_pool:cancel(NodeB, Ref)
+             ok = teleport_pool:cancel(Pool, N, Ref)
          end || N <- lists:seq(1, 50)],
         {reply, {echo, 1}} = call(Pool, Server, {echo, 1}),
         [spawn(fun() -> lost = call(Pool, Server, never) end) || _ <- lists:seq(1, 20)]
@@ -369,7 +370,7 @@ lost_connections(_Config) ->
          end)
      end || End <- [%% The peer's ends are killed, our writers are killed, our ends are killed.
                     fun(_, B, _) -> on(B, fun() -> [exit(Pid, kill) || Pid <- deliveries()], ok end) end,
-                    fun(A, _, _) -> on(A, fun() -> [exit(Writer, kill) || {connection, _, _, Writer, _} <- ets:tab2list(teleport_pool)], ok end) end,
+                    fun(A, _, _) -> on(A, fun() -> [exit(Writer, kill) || {connection, _, _, {Writer, _}, _} <- ets:tab2list(teleport_pool)], ok end) end,
                     fun(A, _, _) -> on(A, fun() -> [exit(Pid, kill) || {connection, _, Pid, _, _} <- ets:tab2list(teleport_pool)], ok end) end]],
     ok.
 
@@ -419,12 +420,12 @@ a_hung_peer(_Config) ->
         exit(Waiting, kill),
         %% Senders that have given up are forgotten, and messages to another node are not delayed.
         [{error, timeout} = teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 1) || _ <- lists:seq(1, 100)],
-        _ = until(fun() -> lists:sum([map_size(element(7, sys:get_state(Pid))) || {connection, {Node, _}, Pid, _, _} <- ets:tab2list(teleport_pool), Node =:= NodeB]) =< 2 end),
+        _ = until(fun() -> lists:sum([map_size(element(6, sys:get_state(Pid))) || {connection, {Node, _}, Pid, _, _} <- ets:tab2list(teleport_pool), Node =:= NodeB]) =< 2 end),
         Other = checker(NodeC),
         PoolC = pool(NodeC),
         [ok = teleport_pool:send(PoolC, Other, N rem 5, {N rem 5, N div 5 + 1, Megabyte}, infinity) || N <- lists:seq(0, 49)],
         [ok = await(Other, Who, 10) || Who <- lists:seq(0, 4)],
-        {Us3, _} = timer:tc(fun() -> teleport_pool:info() end),
+        {Us3, _} = timer:tc(fun() -> stage(NodeB) end),
         true = Us3 < 1000000,
         receive Stray -> error({stray, Stray}) after 100 -> ok end,
         Filled - 1
@@ -612,7 +613,7 @@ code_is_loaded_twice(_Config) ->
     Before = Pids(),
     [ok = on(Peer, fun() ->
          [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end
-          || _ <- [1, 2, 3], Module <- [teleport_pool, teleport_pool_connection, teleport_pool_writer, teleport_pool_delivery, teleport_pool_queue, teleport_pool_socket, teleport_pool_frame, teleport_pool_handshake]],
+          || _ <- [1, 2, 3], Module <- [teleport_pool, teleport_pool_connection, teleport_pool_delivery, teleport_pool_queue, teleport_pool_socket, teleport_pool_frame, teleport_pool_handshake]],
          ok
      end) || Peer <- [PeerA, PeerB]],
     Before = Pids(),
@@ -862,7 +863,7 @@ silent(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
 
 failures(Node) ->
     case sys:get_state(teleport_pool) of
-        #{Node := Peer} -> element(6, Peer);
+        #{Node := {peer, _, _, _, Failures, _, _}} -> Failures;
         #{} -> 0
     end.
 
@@ -871,13 +872,13 @@ never_connects(_Config) ->
     {_, NodeB} = start(#{args => ["-kernel", "dist_auto_connect", "never"]}),
     on(PeerA, fun() ->
         [none = teleport_pool:lookup(NodeB) || _ <- lists:seq(1, 10)],
-        ok = teleport_pool:want(NodeB),
-        [] = teleport_pool:info(),
+        ok = gen_server:cast(teleport_pool, {want, NodeB}),
+        none = stage(NodeB),
         [] = nodes(connected),
         true = net_kernel:connect_node(NodeB),
         _ = pool(NodeB),
         true = erlang:disconnect_node(NodeB),
-        _ = until(fun() -> teleport_pool:info() =:= [] end),
+        _ = until(fun() -> stage(NodeB) =:= none end),
         none = teleport_pool:lookup(NodeB),
         _ = until(fun() -> supervisor:which_children(teleport_pool_connection_sup) =:= [] end),
         [] = nodes(connected),
