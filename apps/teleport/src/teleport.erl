@@ -43,7 +43,6 @@
 %% `Reason' is the same as in the exit of {@link call/2}.
 
 -define(CALL_MS, 5000).
--define(NAME_MS, 5000).
 
 %% @doc Sends a message, in order with messages sent with `!'. Waits while the connection is full, but never for a
 %% connection to be established.
@@ -211,7 +210,7 @@ unregister_name(Name) ->
     ok.
 
 named({Name, Node}, Function, More, Not) when is_atom(Name), is_atom(Node) ->
-    try erpc:call(Node, erlang, Function, [Name | More], ?NAME_MS)
+    try erpc:call(Node, erlang, Function, [Name | More], ?CALL_MS)
     catch _:_ -> Not
     end;
 named(Other, _, _, _) -> error({bad_name, Other, "expected {Name, Node}"}).

@@ -46,20 +46,16 @@ send(Dest, Message, Options) ->
 sent_to({remote, Node, To}, Message, Options) when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
 sent_to({remote, Node, To}, Message, Options) ->
     transmit(Node, To, key(Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
-sent_to({local, To}, Message, Options) when map_get(confirm, Options) ->
-    Ref = make_ref(),
-    case delivered(To, Message) of
-        ok -> self() ! {teleport, Ref, confirmed}, {ok, Ref};
-        Error -> Error
-    end;
-sent_to({local, To}, Message, _) -> delivered(To, Message);
-sent_to(noproc, _, _) -> {error, noproc}.
-
-delivered(To, Message) ->
+sent_to({local, To}, Message, Options) ->
     try To ! Message of
+        _ when map_get(confirm, Options) ->
+            Ref = make_ref(),
+            self() ! {teleport, Ref, confirmed},
+            {ok, Ref};
         _ -> ok
     catch error:badarg -> {error, noproc}
-    end.
+    end;
+sent_to(noproc, _, _) -> {error, noproc}.
 
 %% @doc Sends to a process on another node. If there is no room, `block' waits until the deadline, while `error' and
 %% `drop' do not wait.
@@ -118,24 +114,21 @@ confirmed(Node, To, Message, Options) ->
         ok ->
             {Sender, Ref, Began} = {self(), make_ref(), erlang:monotonic_time(millisecond)},
             Waiter = spawn(fun() -> await(Sender, Ref, Node, Owner, Began) end),
-            case asked(Owner, Node, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
-                ok -> ok;
-                {error, Reason} -> Waiter ! {Ref, {unconfirmed, Reason}}, ok
-            end,
+            _ = case asked(Owner, Node, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
+                    {error, Reason} -> Waiter ! {Ref, {unconfirmed, Reason}};
+                    OkOrGone -> OkOrGone
+                end,
             {ok, Ref};
         Error -> Error
     end.
 
+%% If the pool is gone, its connection's process exits as well, and the waiting process is notified.
 asked(gone, Node, Key, Question, OnFull, Deadline) ->
     transmit(Node, ?SERVER, Key, Question, OnFull, Deadline);
 asked(_, Node, Key, Question, OnFull, Deadline) ->
     case teleport_pool:lookup(Node) of
-        none -> {error, {nodedown, Node}};
-        Pool ->
-            case over_pool(Pool, ?SERVER, Key, Question, OnFull, Deadline) of
-                gone -> {error, {nodedown, Node}};
-                Sent -> Sent
-            end
+        none -> gone;
+        Pool -> over_pool(Pool, ?SERVER, Key, Question, OnFull, Deadline)
     end.
 
 %% No timeout is needed, because the monitors report every failure. But if the other node had no server when the question

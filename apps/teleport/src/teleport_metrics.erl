@@ -4,7 +4,6 @@
 -module(teleport_metrics).
 
 -export([new/0, count/1, counted/1, families/0]).
--export_type([name/0]).
 
 -type name() :: dropped | refused | relayed.
 

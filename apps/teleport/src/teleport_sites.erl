@@ -35,10 +35,8 @@ plan(Own, Nodes, SiteOf) ->
 is_site_of({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
 is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Other, 1).
 
-%% A bug in the user's function must not prevent messages that need no relay.
 site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
+site(Node, {Module, Function}) -> site(Node, fun Module:Function/1);
+%% A bug in the user's function must not prevent messages that need no relay.
 site(Node, SiteOf) ->
-    try ask(Node, SiteOf) catch _:_ -> undefined end.
-
-ask(Node, {Module, Function}) -> Module:Function(Node);
-ask(Node, Fun) -> Fun(Node).
+    try SiteOf(Node) catch _:_ -> undefined end.

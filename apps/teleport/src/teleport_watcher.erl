@@ -19,7 +19,7 @@
 %% ERTS supports `monitored_by' for ports, but its specs do not.
 -dialyzer({nowarn_function, [looked_at/2, next/2]}).
 
--export([start_link/0, stand_in/1, remove/2, count/0]).
+-export([start_link/0, stand_in/1, remove/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -record(watch, {server :: pid(), stand_in :: port(), use = used :: used | idle | leaving}).
@@ -38,7 +38,8 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 stand_in(Server) ->
     try ets:lookup_element(?TABLE, Server, 2)
     catch error:badarg ->
-        _ = count() < ?MAX andalso gen_server:cast(?MODULE, {watch, Server}),
+        %% Without the application the size is `undefined', which is not less than a number.
+        _ = ets:info(?TABLE, size) < ?MAX andalso gen_server:cast(?MODULE, {watch, Server}),
         none
     end.
 
@@ -49,15 +50,6 @@ remove(Server, StandIn) ->
     try ets:delete_object(?TABLE, {Server, StandIn}) of
         true -> ok
     catch error:badarg -> ok
-    end.
-
-%% @doc Returns the number of servers on other nodes that have a stand-in. Without the application there are none, and
-%% calls work like gen_server's.
--spec count() -> non_neg_integer().
-count() ->
-    case ets:info(?TABLE, size) of
-        undefined -> 0;
-        Count -> Count
     end.
 
 %% @private

@@ -223,7 +223,7 @@ thousand_servers(Config) ->
         _ = outcomes([asks(fun() -> watched(Server) end) || Server <- Servers]),
         Askers = [{Server, asks(fun() -> ours(Server, never) end)} || Server <- Servers],
         [await_callers(Server, 1) || Server <- Servers],
-        true = teleport_watcher:count() >= 1000,
+        true = ets:info(teleport_watcher, size) >= 1000,
         {Killed, Stopped} = lists:split(500, Askers),
         [kill(Server, kill) || {Server, _} <- Killed],
         [{exit, killed}] = lists:usort(outcomes([Asker || {_, Asker} <- Killed])),
@@ -240,7 +240,7 @@ more_servers_than_stand_ins(Config) ->
         Servers = erpc:call(Node, fun() -> [teleport_nodes:start_server(none) || _ <- lists:seq(1, 10500)] end),
         [{echo, 1} = call(Server, {echo, 1}) || Server <- Servers],
         _ = sys:get_state(teleport_watcher),
-        10000 = teleport_watcher:count(),
+        10000 = ets:info(teleport_watcher, size),
         Watched = fun() -> [Server || Server <- Servers, ets:member(teleport_watcher, Server)] end,
         true = length(Watched()) > 5000,
         true = length(erlang:ports()) - Before =< 10000,
@@ -271,7 +271,7 @@ without_driver(_Config) ->
     Server = beamway_peer:call(Other, teleport_nodes, start_server, [none]),
     {name, "udp_inet"} = beamway_peer:run(One, fun() -> _ = watched(Server), erlang:port_info(ets:lookup_element(teleport_watcher, Server, 2), name) end),
     true = beamway_peer:call(Other, erlang, exit, [Server, stop]),
-    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(One, teleport_watcher, count, []) =:= 0 end, wait_ms()),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(One, ets, info, [teleport_watcher, size]) =:= 0 end, wait_ms()),
     beamway_peer:stop_all([One, Other]).
 
 unused_stand_ins(Config) ->
