@@ -6,7 +6,7 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([one_order/1, ends_as_gen_server/1, requests/1, collections/1, several_nodes/1, no_room/1, a_hung_node_that_is_not_connected/1, a_hung_node_that_is_connected/1,
          confirmed/1, unconfirmed/1, c_node/1, never_connects/1, connects_once/1, random_numbers/1, destinations/1, other_behaviours/1, bad_input/1, old_functions/1,
-         without_the_application/1, new_code/1]).
+         warned_once/1, without_the_application/1, new_code/1]).
 %% Called on the nodes.
 -export([take/0, init/1, handle_event/2, handle_call/2]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
@@ -18,7 +18,8 @@ all() -> teleport_nodes:all([shm, tcp, tls, stock]).
 
 groups() ->
     All = [one_order, ends_as_gen_server, requests, collections, several_nodes, no_room, a_hung_node_that_is_not_connected, a_hung_node_that_is_connected, confirmed,
-           unconfirmed, c_node, never_connects, connects_once, random_numbers, destinations, other_behaviours, bad_input, old_functions, without_the_application, new_code],
+           unconfirmed, c_node, never_connects, connects_once, random_numbers, destinations, other_behaviours, bad_input, old_functions, warned_once, without_the_application,
+           new_code],
     teleport_nodes:groups([shm, stock], All) ++ teleport_nodes:groups([tcp, tls], [one_order, ends_as_gen_server, no_room, a_hung_node_that_is_not_connected, confirmed]).
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
@@ -456,7 +457,7 @@ bad_input(Config) ->
         {error, badarg} = gen_server:call({teleport_server, Node}, x)
     end).
 
-%% The functions of 0.2.0 still work, and each logs one line.
+%% The functions of 0.2.0 still work.
 old_functions(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, old_server),
@@ -484,6 +485,25 @@ old_functions(Config) ->
         ok = teleport:configure(Node, #{way => lane}),
         exit(Server, kill)
     end).
+
+%% The first use of each old function and option is logged, and later ones are not.
+warned_once(Config) ->
+    Log = filename:join(beamway_peer:new_folder("teleport-old"), "log"),
+    {Peer, _} = teleport_nodes:start(teleport_nodes:kind(Config), #{log => Log}),
+    Old = teleport,
+    ok = beamway_peer:run(Peer, fun() ->
+        [begin
+             ok = teleport:send(self(), x, #{class => Class, unordered => true}),
+             ok = teleport:configure(all, #{lanes => #{normal => 4}}),
+             ok = Old:prime(node())
+         end || Class <- [bulk, control]],
+        ok
+    end, wait_ms()),
+    Lines = ["the option class has no effect any more; beamway:class/1 sets the class of a process", "the option unordered has no effect any more",
+             "the option lanes has no effect any more", "teleport:prime/1 ends with this version; use net_kernel:connect_node/1"],
+    Times = fun(Line) -> length(string:split(beamway_peer:log_text(Log), Line, all)) - 1 end,
+    _ = beamway_peer:wait_until(fun() -> Times(lists:last(Lines)) > 0 end, wait_ms()),
+    [{Line, 1} = {Line, Times(Line)} || Line <- Lines].
 
 %% A program does not have to check whether teleport runs.
 without_the_application(Config) ->
