@@ -47,7 +47,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter pump_test pump_bounds_test overtake_test packet_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test read_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
-	$(if $(filter session_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(ZSTD_TEST)) \
+	$(if $(filter session_test session_rogue_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(ZSTD_TEST)) \
 	$(if $(filter driver_test,$(1)),driver/async_job.c driver/senders.c driver/establish.c driver/closing.c driver/pulse.c driver/offers.c driver/codec.c driver/fault.c driver/fault_way.c $(wildcard driver/port_*.c)) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \

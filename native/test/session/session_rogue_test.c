@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests a link that outlives its connections against a peer that lies: the link ends with one
+ * reason that names what was wrong, and nothing is leaked.
+ */
+#define _GNU_SOURCE
+#include "session_pair.h"
+
+/* If one of several connections carries something that a correct peer never sends, the link fails
+ * with a reason that names it. */
+static void a_rogue_ends_the_link(void)
+{
+    static const uint8_t words[][BW_STRAND_HEADER] = {
+        {9},                    /* no such word */
+        {1, [4] = 1, [15] = 1}, /* a chunk at a distant position */
+        {1, [7] = 1},           /* a chunk that is too large */
+        {2, [23] = 1},          /* acknowledges bytes that were never sent */
+        {3},                    /* an end */
+    };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        CHECK_IN(start_spread(2));
+        CHECK(send(relays[1].ends[0], words[i], BW_STRAND_HEADER, 0) == BW_STRAND_HEADER);
+        for (int round = 0; round < 100 && !vm_reason(one); round++)
+            (void)vm_run(1);
+        CHECK(vm_reason(one) && strcmp(vm_reason(one), "beamway_session_corrupt") == 0);
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* No more connections may join than there are places, and a connection that presents the number of
+ * another epoch must be rejected. */
+static void no_more_join_than_may(void)
+{
+    words_t words = {.len = 0};
+    vm_reply_t reply = {.len = 0};
+    int sockets[2];
+    uint64_t now = epoch;
+
+    CHECK_IN(start_spread(2));
+    now = epoch;
+    for (unsigned i = 2; i <= BW_STRIPES_MAX + 1; i++) {
+        ErlDrvPort maker = vm_open();
+        bool is_old = i == BW_STRIPES_MAX + 1;
+
+        CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+        CHECK_IN(connect_port(maker, sockets[0]));
+        CHECK(port_does(maker, COMMAND_OFFER, NULL, &reply));
+        words.len = 0;
+        put_bytes(&words, reply.bytes, 8);
+        put_number(&words, is_old ? now - 1 : now, 8);
+        CHECK_EQ(port_does(one, COMMAND_JOIN, &words, NULL), i < BW_STRIPES_MAX);
+        close(sockets[1]);
+        vm_close(maker);
+        vm_forget(maker);
+        CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRIPES_MAX));
+    }
+    CHECK_IN(end_schedule());
+}
+
+#ifdef BW_TEST_ZSTD
+
+/* The peer's bytes: the header word of a unit, then its bytes. */
+typedef struct {
+    const char *name;
+    uint64_t before, after;
+    const char *bytes;
+    size_t len;
+} lie_t;
+
+#define FRAME "\x28\xB5\x2F\xFD"
+#define WINDOW_17 FRAME "\x00\x38"
+#define RAW_8 "\x40\x00\x00" /* a block of 8 uncompressed bytes */
+
+static const lie_t lies[] = {
+    {"too large", BW_UNIT_MAX_BYTES + 1, 100, "", 0},
+    {"of nothing", 0, 100, "", 0},
+    {"of no bytes", 100, 0, "", 0},
+    {"larger than before", 100, 5000, "", 0},
+    {"garbage", 100, 4, "abcd", 4},
+    {"a window of 256 MB", 100, 6, FRAME "\x00\x90", 6},
+    {"a bomb", 100, 10, WINDOW_17 "\x02\x00\x10\x00", 10}, /* 128 KB of zeros */
+    {"less than it says", 9, 17, WINDOW_17 RAW_8 "\0\0\0\4abcd", 17},
+    {"half a packet", 8, 17, WINDOW_17 RAW_8 "\0\0\0\5abcd", 17},
+    {"half a large packet", 8, 17, WINDOW_17 RAW_8 "\0\1\0\0abcd", 17},
+    {"no packet", 8, 17,
+     WINDOW_17 RAW_8 "\xFF\xFF\xFF\x04"
+                     "abcd",
+     17},
+    {"an end", 8, 17, WINDOW_17 "\x41\x00\x00\0\0\0\4abcd", 17},
+};
+
+static const char *reason_of(const lie_t *lie)
+{
+    uint8_t word[BW_WORD_BYTES];
+
+    bw_word_put(word, BW_FRAME_UNIT, lie->before << 32 | lie->after);
+    (void)!send(relays[0].ends[0], word, sizeof word, 0);
+    (void)!send(relays[0].ends[0], lie->bytes, lie->len, 0);
+    for (int round = 0; round < 100 && !vm_reason(one); round++)
+        (void)vm_run(1);
+    return vm_reason(one) ? vm_reason(one) : "none";
+}
+
+static void a_lie_ends_the_link(void)
+{
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        const char *reason;
+
+        chance = 1;
+        compresses = true;
+        CHECK_IN(start_linked(KEPT_BYTES));
+        reason = reason_of(&lies[i]);
+        if (strcmp(reason, "beamway_compression_corrupt") != 0)
+            printf("    %s: %s\n", lies[i].name, reason);
+        CHECK(strcmp(reason, "beamway_compression_corrupt") == 0);
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* A side that has not agreed to compression rejects compressed packets. */
+static void nobody_compresses_unasked(void)
+{
+    chance = 1;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    CHECK(strcmp(reason_of(&(lie_t){"", 8, 17, WINDOW_17 RAW_8 "\0\0\0\4abcd", 17}),
+                 "beamway_compression_corrupt") == 0);
+    CHECK_IN(end_schedule());
+}
+
+#endif
+
+static const check_case_t cases[] = {
+    {"a_rogue_ends_the_link", a_rogue_ends_the_link},
+    {"no_more_join_than_may", no_more_join_than_may},
+#ifdef BW_TEST_ZSTD
+    {"a_lie_ends_the_link", a_lie_ends_the_link},
+    {"nobody_compresses_unasked", nobody_compresses_unasked},
+#endif
+};
+
+int main(int argc, char **argv)
+{
+    forget_relays();
+    run_over(bw_carrier_named("tcp"));
+    return check_run(cases, sizeof cases / sizeof *cases, argc, argv);
+}
