@@ -30,6 +30,16 @@ bool port_give_up(bw_port_t *self, uint64_t epoch, reply_t *reply)
     return true;
 }
 
+/* Returns why the link cannot continue at `position`, up to which the peer claims to have read. */
+static const char *why_not_at(const bw_outgoing_t *way, uint64_t position)
+{
+    if (position > way->sent)
+        return "the peer claims to have read bytes that were never sent";
+    if (position < way->arrived)
+        return "the peer requests bytes that it has acknowledged";
+    return "there is no memory for the bytes that wait";
+}
+
 static bw_status_t use_offer(bw_port_t *self, unsigned command, const char *data, size_t len,
                              bw_error_t *error_p)
 {
@@ -42,8 +52,8 @@ static bw_status_t use_offer(bw_port_t *self, unsigned command, const char *data
     if (command == COMMAND_SPREAD)
         status = bw_stripes_make(first, &link, error_p);
     if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 8, 8)))
-        status =
-            bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
+        status = bw_fail(error_p, BW_REFUSED,
+                         why_not_at(&self->pump.session.out, bw_number(data + 8, 8)), 0);
     if (status != BW_OK)
         link->ops->close(link, NULL);
     return status;

@@ -239,21 +239,28 @@ static inline void connect_port(ErlDrvPort port, int socket)
     close(socket);
 }
 
-/* A separate port sets up the link, and may close before or after the link is used. */
-static inline void attach(ErlDrvPort port, unsigned command, int socket, uint64_t position)
+/* Returns whether the port uses a new connection. A separate port sets up the link, and may close
+ * before or after the link is used. */
+static inline bool attaches(ErlDrvPort port, unsigned command, int socket, uint64_t number)
 {
     ErlDrvPort maker = vm_open();
     words_t words = {.len = 0};
     vm_reply_t reply = {.len = 0};
+    bool is_done;
 
-    CHECK_IN(connect_port(maker, socket));
-    CHECK(port_does(maker, COMMAND_OFFER, NULL, &reply));
-    CHECK_EQ(reply.len, 8);
+    connect_port(maker, socket);
+    is_done = port_does(maker, COMMAND_OFFER, NULL, &reply) && reply.len == 8;
     put_bytes(&words, reply.bytes, 8);
-    put_number(&words, position, 8);
-    CHECK(port_does(port, command, &words, NULL));
+    put_number(&words, number, 8);
+    is_done = is_done && port_does(port, command, &words, NULL);
     vm_close(maker);
     vm_forget(maker);
+    return is_done;
+}
+
+static inline void attach(ErlDrvPort port, unsigned command, int socket, uint64_t number)
+{
+    CHECK(attaches(port, command, socket, number));
 }
 
 static inline void quiet(int fd)

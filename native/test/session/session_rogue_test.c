@@ -32,29 +32,107 @@ static void a_rogue_ends_the_link(void)
  * another epoch must be rejected. */
 static void no_more_join_than_may(void)
 {
-    words_t words = {.len = 0};
-    vm_reply_t reply = {.len = 0};
     int sockets[2];
-    uint64_t now = epoch;
 
     CHECK_IN(start_spread(2));
-    now = epoch;
     for (unsigned i = 2; i <= BW_STRIPES_MAX + 1; i++) {
-        ErlDrvPort maker = vm_open();
         bool is_old = i == BW_STRIPES_MAX + 1;
 
         CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
-        CHECK_IN(connect_port(maker, sockets[0]));
-        CHECK(port_does(maker, COMMAND_OFFER, NULL, &reply));
-        words.len = 0;
-        put_bytes(&words, reply.bytes, 8);
-        put_number(&words, is_old ? now - 1 : now, 8);
-        CHECK_EQ(port_does(one, COMMAND_JOIN, &words, NULL), i < BW_STRIPES_MAX);
+        CHECK_EQ(attaches(one, COMMAND_JOIN, sockets[0], is_old ? epoch - 1 : epoch),
+                 i < BW_STRIPES_MAX);
         close(sockets[1]);
-        vm_close(maker);
-        vm_forget(maker);
         CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRIPES_MAX));
     }
+    CHECK_IN(end_schedule());
+}
+
+/* Returns the reason why port `one` ends after it has read a word, and some bytes that follow it,
+ * or "none". */
+static const char *reason_after(bw_frame_kind_t kind, uint64_t value, const char *bytes, size_t len)
+{
+    uint8_t word[BW_WORD_BYTES];
+
+    bw_word_put(word, kind, value);
+    (void)!send(relays[0].ends[0], word, sizeof word, 0);
+    (void)!send(relays[0].ends[0], bytes, len, 0);
+    for (int round = 0; round < 100 && !vm_reason(one); round++)
+        (void)vm_run(1);
+    return vm_reason(one) ? vm_reason(one) : "none";
+}
+
+/* Sends enough that the peer acknowledges some of it, and all of it arrives. */
+static void send_until_acknowledged(void)
+{
+    uint64_t bytes = 0;
+
+    for (int frames = 0; frames < 1000 && bytes < 4 * BW_SESSION_ACK_BYTES; frames++) {
+        for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
+            CHECK_IN(step());
+        bytes += length_of(ways[0].sent);
+        CHECK_IN(send_next(0));
+    }
+    CHECK_IN(arrive());
+    CHECK(stat_of(one, STAT_KEPT) < bytes);
+}
+
+static void a_word_that_lies_ends_the_link(void)
+{
+    static const struct {
+        bw_frame_kind_t kind;
+        uint64_t value;
+        const char *reason;
+    } words[] = {
+        {BW_FRAME_ACK, (uint64_t)1 << 40, "beamway_session_corrupt"}, /* was never sent */
+        {BW_FRAME_ACK, UINT64_MAX, "beamway_session_corrupt"},
+        {BW_FRAME_LOAD, (uint64_t)0xFF << 56, "beamway_link_corrupt"}, /* more than 100 % */
+        {BW_FRAME_END, 0, "connection_closed"},
+        {BW_FRAME_ACK, 0, "none"}, /* older than the last one */
+    };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *reason;
+
+        chance = 1;
+        CHECK_IN(start_linked(KEPT_BYTES));
+        CHECK_IN(send_until_acknowledged());
+        reason = reason_after(words[i].kind, words[i].value, "", 0);
+        if (strcmp(reason, words[i].reason) != 0)
+            printf("    word %zu: %s\n", i, reason);
+        CHECK(strcmp(reason, words[i].reason) == 0);
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* A position that cannot be right is refused. The port still has no connection then, so its owner
+ * decides what follows, and with the right position nothing is lost. */
+static void no_position_is_believed(void)
+{
+    uint64_t positions[2];
+    int sockets[2];
+
+    chance = 1;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    CHECK_IN(send_until_acknowledged());
+    CHECK_IN(cut());
+    epoch++;
+    CHECK_IN(detach(one, &positions[0]));
+    CHECK_IN(detach(other, &positions[1]));
+    const uint64_t wrong[] = {positions[1] + 1, UINT64_MAX, 0,
+                              positions[1] - stat_of(one, STAT_KEPT) - 1};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_IN(connect_relay(&relays[0], sockets));
+        CHECK(!attaches(one, COMMAND_ATTACH, sockets[0], wrong[i]));
+        CHECK(!vm_reason(one));
+        close(sockets[1]);
+        CHECK_IN(cut());
+    }
+    CHECK_IN(connect_relay(&relays[0], sockets));
+    CHECK(attaches(one, COMMAND_ATTACH, sockets[0], positions[1]));
+    CHECK(attaches(other, COMMAND_ATTACH, sockets[1], positions[0]));
+    for (int side = 0; side < 2; side++)
+        CHECK_IN(send_next(side));
+    CHECK_IN(arrive());
     CHECK_IN(end_schedule());
 }
 
@@ -92,14 +170,7 @@ static const lie_t lies[] = {
 
 static const char *reason_of(const lie_t *lie)
 {
-    uint8_t word[BW_WORD_BYTES];
-
-    bw_word_put(word, BW_FRAME_UNIT, lie->before << 32 | lie->after);
-    (void)!send(relays[0].ends[0], word, sizeof word, 0);
-    (void)!send(relays[0].ends[0], lie->bytes, lie->len, 0);
-    for (int round = 0; round < 100 && !vm_reason(one); round++)
-        (void)vm_run(1);
-    return vm_reason(one) ? vm_reason(one) : "none";
+    return reason_after(BW_FRAME_UNIT, lie->before << 32 | lie->after, lie->bytes, lie->len);
 }
 
 static void a_lie_ends_the_link(void)
@@ -133,6 +204,8 @@ static void nobody_compresses_unasked(void)
 static const check_case_t cases[] = {
     {"a_rogue_ends_the_link", a_rogue_ends_the_link},
     {"no_more_join_than_may", no_more_join_than_may},
+    {"a_word_that_lies_ends_the_link", a_word_that_lies_ends_the_link},
+    {"no_position_is_believed", no_position_is_believed},
 #ifdef BW_TEST_ZSTD
     {"a_lie_ends_the_link", a_lie_ends_the_link},
     {"nobody_compresses_unasked", nobody_compresses_unasked},
