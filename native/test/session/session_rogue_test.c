@@ -28,20 +28,25 @@ static void a_rogue_ends_the_link(void)
     }
 }
 
-/* No more connections may join than there are places, and a connection that presents the number of
- * another epoch must be rejected. */
-static void no_more_join_than_may(void)
+static bool one_joins(uint64_t number)
 {
     int sockets[2];
+    bool has_joined = connect_sockets(0, &sockets[0], &sockets[1]) &&
+                      attaches(one, COMMAND_JOIN, sockets[0], number);
 
+    close(sockets[1]);
+    return has_joined;
+}
+
+/* A connection that presents the number of another epoch is rejected, and so is every connection
+ * for which there is no place. */
+static void no_more_join_than_may(void)
+{
     CHECK_IN(start_spread(2));
-    for (unsigned i = 2; i <= BW_STRIPES_MAX + 1; i++) {
-        bool is_old = i == BW_STRIPES_MAX + 1;
-
-        CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
-        CHECK_EQ(attaches(one, COMMAND_JOIN, sockets[0], is_old ? epoch - 1 : epoch),
-                 i < BW_STRIPES_MAX);
-        close(sockets[1]);
+    CHECK(!one_joins(epoch - 1));
+    CHECK_EQ(connections_of(one), 2);
+    for (unsigned i = 2; i <= BW_STRIPES_MAX; i++) {
+        CHECK_EQ(one_joins(epoch), i < BW_STRIPES_MAX);
         CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRIPES_MAX));
     }
     CHECK_IN(end_schedule());
