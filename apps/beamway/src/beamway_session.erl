@@ -235,12 +235,19 @@ each_kind_has_proofs_of_its_own_test() ->
          ?assertEqual(Same, accept_holds(Theirs#{position := 5}, sent(accept(Ours, 5, 7))))
      end || Kind <- [resume, spread, join], Other <- [resume, spread, join]].
 
-%% Each field counts: flipping a single bit of the packet, or of what was exchanged before, invalidates it.
+%% Each field counts: flipping a single bit of a packet, or of what was exchanged before, invalidates it. So both random numbers, both positions and the
+%% number of the connection are proved.
 each_bit_counts_test() ->
-    Talk = talk(),
-    Packet = iolist_to_binary(proof(Talk, 4, 5)),
-    [?assertNot(proof_holds(Talk, sent(flipped(Packet, Bit)))) || Bit <- lists:seq(8, bit_size(Packet) - 1)],
-    [?assertNot(proof_holds(Talk#{Field := flipped(maps:get(Field, Talk), 0)}, sent(Packet))) || Field <- [key, id, caller, callee]].
+    #{callee := Callee, position := Position} = Talk = talk(),
+    [begin
+         Bytes = iolist_to_binary(Packet),
+         ?assert(Holds(Talk, sent(Bytes))),
+         [?assertNot(Holds(Talk, sent(flipped(Bytes, Bit)))) || Bit <- lists:seq(8, bit_size(Bytes) - 1)],
+         [?assertNot(Holds(Talk#{Field := flipped(maps:get(Field, Talk), 0)}, sent(Bytes))) || Field <- Fields],
+         [?assertNot(Holds(Talk#{Field := maps:get(Field, Talk) + 1}, sent(Bytes))) || Field <- Numbers]
+     end || {Holds, Packet, Fields, Numbers} <- [{fun challenge_holds/2, challenge(Talk, Callee, 3), [key, id, caller], []},
+                                                 {fun proof_holds/2, proof(Talk, 4, 5), [key, id, caller, callee], []},
+                                                 {fun accept_holds/2, accept(Talk, Position, 5), [key, id, caller, callee], [number, position]}]].
 
 flipped(Bytes, Bit) ->
     <<Before:Bit, One:1, After/bits>> = Bytes,
