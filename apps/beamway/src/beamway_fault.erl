@@ -157,6 +157,7 @@ text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 set(Node, Fault, Driven, #state{timers = Timers} = State) ->
     Lasting = maps:without([disconnect, for_ms], Fault),
     note(Driven, {fault, text(Fault)}), % before the fault can close a connection
+    ok = store(map_size(Lasting), Node, Fault), % before the link can dial because of the reset
     case applied(Driven, Fault) of
         ok ->
             ?LOG_WARNING("beamway: fault on the way to ~ts: ~ts~ts", [Node, text(Fault), lasts(Lasting, Fault)]),
@@ -173,9 +174,14 @@ lasts(_Lasting, #{for_ms := Ms}) -> [", for ", beamway_verdict:seconds(Ms)].
 lasting(0, Node, _Fault, #state{timers = Timers} = State) ->
     true = ets:delete(?MODULE, Node),
     State#state{timers = maps:remove(Node, Timers)};
-lasting(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
-    true = ets:insert(?MODULE, {Node, Fault, erlang:monotonic_time(millisecond) + Ms}),
+lasting(_, Node, #{for_ms := Ms}, #state{timers = Timers} = State) ->
     State#state{timers = Timers#{Node => erlang:start_timer(Ms, self(), {ends, Node})}}.
+
+store(0, _Node, _Fault) ->
+    ok;
+store(_, Node, #{for_ms := Ms} = Fault) ->
+    true = ets:insert(?MODULE, {Node, Fault, erlang:monotonic_time(millisecond) + Ms}),
+    ok.
 
 cancel(Node, Timers) ->
     _ = [erlang:cancel_timer(Timer) || {ok, Timer} <- [maps:find(Node, Timers)]],

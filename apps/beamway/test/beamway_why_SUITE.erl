@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, asked_at_once/1, disconnected/1, disconnected_by_the_peer/1, without_epmd/1, epmd_restarted/1, epmd_hangs/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
-         reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
+         reset_without_resume/1, clock/1, clock_while_down/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([why_at_once/1, drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
 
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, without_epmd, epmd_restarted, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, asked_at_once, without_epmd, epmd_restarted, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, clock_while_down, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, epmd_hangs, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -316,6 +316,23 @@ clock(Config) ->
     receive after 5000 -> ok end,
     {ok, #{losses := 0} = Link} = beamway_peer:call(One, beamway, info, [OtherNode]),
     ?assertNot(is_map_key(resumes, Link)),
+    ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
+
+%% A link without a connection does not depend on the clock either: it is set a day forward and back, which is longer than `resume_ms'.
+clock_while_down(Config) ->
+    Clock = filename:join(proplists:get_value(priv_dir, Config), "clock_while_down"),
+    ok = beamway_nemesis_faults:new_clock(Clock, 0),
+    {One, _, _, OtherNode} = pair(Config, [{env, [{"BEAMWAY_ALLOW_FAULTS", "true"}, {"BEAMWAY_RESUME_MS", "50000"} | beamway_nemesis_faults:environment(Clock)]}]),
+    Link = beamway_peer:controller(One, OtherNode),
+    Info = fun() -> {ok, Now} = beamway_peer:call(One, beamway, info, [OtherNode]), Now end,
+    ok = beamway_peer:call(One, beamway, fault, [OtherNode, #{disconnect => true, cut => both}]),
+    [true = beamway_nemesis_faults:jump(#{peer => One}, Clock, Seconds) || Seconds <- [86400, 0]],
+    #{losses := 1} = Down = Info(),
+    ?assertNot(is_map_key(resumes, Down)),
+    ok = beamway_peer:call(One, beamway, fault, [OtherNode, none]),
+    #{last_resume := #{ms := Ms}} = beamway_peer:wait_until(fun() -> case Info() of #{resumes := _} = Up -> Up; _ -> false end end, ?WAIT_MS),
+    ?assert(Ms < 50000),
+    ?assertEqual(Link, beamway_peer:controller(One, OtherNode)),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
 
 %% The peer's VM exits when the system denies it memory. To this node it looks as if the process had been killed.
