@@ -7,15 +7,17 @@
 -module(beamway_application_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([application_first/1, distribution_first/1, distribution_ends_first/1, application_alone/1, two_carriers/1,
+-export([application_first/1, distribution_first/1, distribution_ends_first/1, peers_notice_the_stop/1, application_alone/1, two_carriers/1,
          server_killed/1, server_hangs/1, driver_is_loaded_once/1]).
 
 -define(WAIT_MS, 5000).
+%% Less than the option resume_ms.
+-define(NOTICED_MS, 10000).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [application_first, distribution_first, distribution_ends_first, application_alone, two_carriers, server_killed,
+    [application_first, distribution_first, distribution_ends_first, peers_notice_the_stop, application_alone, two_carriers, server_killed,
      server_hangs, driver_is_loaded_once].
 
 init_per_suite(Config) ->
@@ -69,6 +71,20 @@ distribution_ends_first(_Config) ->
     ok = connected(Peer, Other),
     ok = beamway_peer:call(Peer, net_kernel, stop, []),
     ok = nothing_is_left(Peer).
+
+%% A link that could outlive its connection ends at once when the distribution of a node stops.
+peers_notice_the_stop(_Config) ->
+    [begin
+         {ok, Other, OtherNode} = beamway_peer:start(Carrier),
+         Peer = start_without_name(),
+         Node = become_node(Peer),
+         true = beamway_peer:call(Peer, net_kernel, connect_node, [OtherNode]),
+         ok = beamway_peer:assert_link(Other, Node, beamway_peer:link_kind(Carrier)),
+         Watcher = beamway_peer:watch_nodedown(Other),
+         ok = beamway_peer:call(Peer, net_kernel, stop, []),
+         {connection_closed, _} = beamway_peer:nodedown(Other, Watcher, Node, ?NOTICED_MS)
+     end || Carrier <- [beamway_shm, beamway_tcp]],
+    ok.
 
 %% The application reads its options again when it is restarted.
 application_alone(_Config) ->
