@@ -42,10 +42,12 @@
                   connections => non_neg_integer(),
                   resumes => pos_integer(),
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
+                  pauses => #{Cause :: atom() => {Count :: pos_integer(), Ms :: non_neg_integer()}},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `peer_port' is where the peer listens, or 0 if
-%% that is not known. `key' names the key that both sides have proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
+%% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `pauses' counts the resumes by cause, with the
+%% total time without a connection. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
+%% proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;
@@ -236,11 +238,12 @@ sessions() -> ets:select(?TABLE, [{{{session, '_'}, '$1'}, [], ['$1']}]).
 %% @doc Records that the link of that connection process has moved to another connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) ->
           {ok, link()} | error.
-resumed(Connection, Resumed) ->
+resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     case ets:lookup(?TABLE, {link, Connection}) of
         [{Key, Link}] ->
             Changed = (maps:merge(maps:remove(connections, Link), maps:with([address, stream, key], Resumed)))
-                #{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)},
+                #{resumes => maps:get(resumes, Link, 0) + 1, last_resume => #{cause => Cause, ms => Ms},
+                  pauses => maps:update_with(Cause, fun({Count, TotalMs}) -> {Count + 1, TotalMs + Ms} end, {1, Ms}, maps:get(pauses, Link, #{}))},
             ets:update_element(?TABLE, Key, {2, Changed}),
             {ok, Changed};
         [] -> error

@@ -71,6 +71,7 @@ families(Links) ->
          [Time, ""] -> family("beamway_link_", Time ++ "_seconds", Type, Help, [{Labels, Us / 1000000} || {Labels, Us} <- Samples]);
          _ -> family("beamway_link_", Name, Type, Help, Samples)
      end || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
+        ++ pauses([{[{peer, Node}, {link, Kind}, {cause, Cause}], Pause} || #{node := Node, link := Kind, pauses := Causes} <- Links, {Cause, Pause} <- lists:sort(maps:to_list(Causes))])
         ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
             || {ok, Refused} <- [beamway_links:resumes_refused()]]
         ++ [family("beamway_", handshakes_refused, counter, "Connections that proved no key or were crowded out before (option encrypt)", [{[], Refused}])
@@ -80,6 +81,11 @@ families(Links) ->
         ++ [family("beamway_", certificate_expiry_seconds, gauge, "When the certificate that the last connection used ends, in seconds since 1970",
                    [{[{side, Side}], Seconds} || {Side, Seconds} <- Ends])
             || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].
+
+pauses([]) -> [];
+pauses(Pauses) ->
+    [family("beamway_link_", resumes, counter, "Connections over which the link has continued, by why it had lost the last one", [{Labels, Count} || {Labels, {Count, _}} <- Pauses]),
+     family("beamway_link_", "pause_seconds", counter, "Time for which the link had no connection before these", [{Labels, Ms / 1000} || {Labels, {_, Ms}} <- Pauses])].
 
 %% @doc Returns a metric under its Prometheus name.
 -spec family(Prefix :: string(), Name :: atom() | string(), counter | gauge, Help :: string(), [{[label()], number()}]) -> family().
