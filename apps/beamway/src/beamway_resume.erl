@@ -29,6 +29,10 @@
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, renewing/4, ask_once/3]).
 -export_type([link/0, info/0]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 %% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for a few
 %% milliseconds.
 -define(FIRST_PAUSE_MS, 2).
@@ -42,6 +46,8 @@
 -define(ANSWER_MS, 1500).
 -define(CALL_MS, 5000).
 -define(LOOK_MS, 500).
+%% epmd may notice the end of a node a moment later than its peers, so the first pauses between two questions are shorter: 5, 10 and 20 ms.
+-define(FIRST_LOOK_PAUSE_MS, 5).
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
@@ -409,7 +415,7 @@ dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
     process_flag(trap_exit, true),
     Now = now_ms(),
     dialing(#{keeper => Keeper, info => Info, state => State, cause => Cause, began => Now, next => Now + StartMs, pause => ?FIRST_PAUSE_MS,
-              address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
+              address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, look_pause => ?FIRST_LOOK_PAUSE_MS, refuses => false,
               epmd => unknown, others => false, certain => false, missing_since => none, hurry_since => none}).
 
 %% @private Always calls the newest code of this module, so that loading a new version does not close the link.
@@ -422,9 +428,9 @@ dialing(Dialer) ->
         ?MODULE:dialing(Begun)
     end.
 
-%% The wait ends with the next attempt, the next check or the end of the grace period.
-until_next(#{next := Next} = Dialer) ->
-    lists:min([Next | [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
+%% The wait ends with the next attempt, the next question to epmd or the end of the grace period.
+until_next(#{next := Next, look_at := LookAt} = Dialer) ->
+    lists:min([Next | [LookAt || may_look(Dialer)] ++ [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
 
 grace_ends(#{state := up}) ->
     none;
@@ -471,24 +477,25 @@ maybe_attempt(#{next := Next} = Dialer) ->
 
 begin_attempt(Now, #{address := undefined} = Dialer) ->
     Dialer#{next := Now + ?PAUSE_MS};
-begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempts := Attempts, pause := Pause, began := Began, state := State} = Dialer) ->
+begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempts := Attempts, pause := Pause} = Dialer) ->
     Attempt = spawned(attempt, [{self(), Keeper}, Info, Address]),
-    Slow = State =:= up orelse Now - Began > ?QUICK_MS,
-    Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
+    Next = case is_slow(Now, Dialer) of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
+is_slow(Now, #{state := State, began := Began}) -> State =:= up orelse Now - Began > ?QUICK_MS.
+
 %% Asks epmd where the peer listens if that is unknown, and, if the peer may have exited, whether epmd still lists it.
-maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
-  when Address =:= undefined; Refuses; Cause =:= connection_finished ->
-    case now_ms() >= At of
+maybe_look(#{look_at := At, info := Info, address := Address} = Dialer) ->
+    case may_look(Dialer) andalso now_ms() >= At of
         true -> Dialer#{looking := spawned(look, [self(), Info, Address]), look_at := now_ms() + ?LOOK_PAUSE_MS};
         false -> Dialer
-    end;
-maybe_look(Dialer) ->
-    Dialer.
+    end.
+
+may_look(#{looking := none, address := Address, refuses := Refuses, cause := Cause}) -> Address =:= undefined orelse Refuses orelse Cause =:= connection_finished;
+may_look(_Dialer) -> false.
 
 heard({state, State, Cause, StartMs}, Dialer) ->
-    Dialer#{state := State, cause := Cause, next := now_ms() + StartMs, pause := ?FIRST_PAUSE_MS, began := now_ms()};
+    Dialer#{state := State, cause := Cause, next := now_ms() + StartMs, pause := ?FIRST_PAUSE_MS, look_pause => ?FIRST_LOOK_PAUSE_MS, began := now_ms()};
 %% From now on only this attempt continues, because it changes the state on both sides.
 heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
     [begin unlink(Other), exit(Other, kill) end || Other <- maps:keys(Attempts), Other =/= Attempt],
@@ -500,7 +507,9 @@ heard({stop, Looker}, #{looking := Looker} = Dialer) ->
     exit(Looker, kill),
     Dialer;
 heard({'EXIT', Looker, Result}, #{looking := Looker} = Dialer) ->
-    looked(Result, Dialer#{looking := none, look_at := now_ms() + ?LOOK_PAUSE_MS});
+    PauseMs = maps:get(look_pause, Dialer, ?LOOK_PAUSE_MS), % an older version of this module may have started the dialer
+    MaxMs = case is_slow(now_ms(), Dialer) of true -> ?LATER_PAUSE_MS; false -> ?LOOK_PAUSE_MS end,
+    looked(Result, Dialer#{looking := none, look_at := now_ms() + PauseMs, look_pause => min(MaxMs, 2 * PauseMs)});
 heard({'EXIT', Attempt, Result}, #{attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
     ended(Result, maps:get(Attempt, Attempts), without(Attempt, Dialer));
 heard(_Other, Dialer) ->
@@ -527,13 +536,18 @@ looked({looked, {listed, {_, Port}}}, #{address := {_, Port}} = Dialer) ->
 looked({looked, {listed, Address}}, Dialer) ->
     Dialer#{epmd := listed, missing_since := none, address := Address, refuses := false, next := now_ms()};
 looked({looked, {not_listed, Ip, Others}}, #{missing_since := Since, info := #{from := From}} = Dialer) ->
-    Dialer#{epmd := not_listed, others := Others, certain := was_at(Ip, From), missing_since := case Since of none -> now_ms(); _ -> Since end};
+    Dialer#{epmd := not_listed, others := Others andalso not is_new(Dialer), certain := was_at(Ip, From), missing_since := case Since of none -> now_ms(); _ -> Since end};
 looked({looked, {refuses, Ip}}, #{info := #{from := From}} = Dialer) ->
     Dialer#{epmd := refuses, certain := was_at(Ip, From), missing_since := none};
 looked({looked, Other}, Dialer) ->
     Dialer#{epmd := Other, missing_since := none};
 looked(_Failed, Dialer) ->
     Dialer#{epmd := unknown, missing_since := none}.
+
+%% If epmd refused connections before, or did not list any node, then the nodes that it lists have just registered with it again.
+is_new(#{epmd := refuses}) -> true;
+is_new(#{epmd := not_listed, others := Others}) -> not Others;
+is_new(_Dialer) -> false.
 
 was_at(_Ip, called) -> true;
 was_at(Ip, Ip) -> true;
@@ -585,3 +599,25 @@ reached(#{family := Family, node := Node}, {Host, Port}, Connect) ->
     end.
 
 now_ms() -> erlang:monotonic_time(millisecond).
+
+-ifdef(TEST).
+
+%% While the peer may have ended, the dialer wakes up for the next question to epmd, however late the next attempt is.
+the_dialer_wakes_up_for_epmd_test_() ->
+    Now = now_ms(),
+    Dialer = #{state => {down, Now}, info => #{resume_ms => 100000, refused_ms => 100000}, hurry_since => none, next => Now + 50000, look_at => Now + 5000,
+               looking => none, address => {{127, 0, 0, 1}, 1}, refuses => false, cause => etimedout},
+    [?_assert(Least =< until_next(maps:merge(Dialer, Changes)) + 1000 andalso until_next(maps:merge(Dialer, Changes)) =< Least)
+     || {Least, Changes} <- [{50000, #{}}, {5000, #{refuses => true}}, {5000, #{cause => connection_finished}}, {5000, #{address => undefined}},
+                             {50000, #{refuses => true, looking => self()}}, {2000, #{hurry_since => Now - 98000}}]].
+
+%% The nodes that an epmd lists show that it knows the peer's host, unless it has just been restarted.
+a_new_epmd_proves_nothing_test_() ->
+    Ip = {127, 0, 0, 1},
+    Dialer = #{epmd => unknown, others => false, certain => false, missing_since => none, info => #{from => called}},
+    [?_assertMatch(#{epmd := not_listed, others := Others, certain := true}, lists:foldl(fun(Said, Before) -> looked({looked, Said}, Before) end, Dialer, All))
+     || {Others, All} <- [{true, [{not_listed, Ip, true}]}, {true, [unknown, {not_listed, Ip, true}, {not_listed, Ip, true}]},
+                          {false, [{not_listed, Ip, false}]}, {false, [{not_listed, Ip, false}, {not_listed, Ip, true}, {not_listed, Ip, true}]},
+                          {false, [{refuses, Ip}, {not_listed, Ip, true}]}]].
+
+-endif.
