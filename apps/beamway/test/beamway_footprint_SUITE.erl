@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests how many descriptors (which limit how many peers a node can have) and processes each end of a link uses,
-%% and a node with many peers.
+%% @doc Tests how many descriptors (which limit how many peers a node can have), how many processes, and how much memory each end of a link uses, and a
+%% node with many peers.
 -module(beamway_footprint_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([over_tcp/1, over_tls/1, over_shared_memory/1, many_peers/1]).
+-export([over_tcp/1, over_tls/1, over_shared_memory/1, memory_to_outlive_connections/1, many_peers/1]).
 
 -define(WAIT_MS, 20000).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [over_tcp, over_tls, over_shared_memory, many_peers].
+all() -> [over_tcp, over_tls, over_shared_memory, memory_to_outlive_connections, many_peers].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -21,6 +21,8 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 -define(MANY, 450).
+%% What an idle link that can outlive its connection may hold more than one that cannot.
+-define(SESSION_BYTES, 4096).
 
 %% The socket's port has one descriptor and the driver's port another, because the VM polls each descriptor for only one port.
 over_tcp(_Config) -> takes_at_most(2, 2, beamway_tcp).
@@ -46,6 +48,31 @@ takes_at_most(Descriptors, Processes, Carrier) ->
     ct:pal("~ts: {descriptors, processes} of the calling and the called end: ~0tp", [Carrier, Taken]),
     [] = [Over || {Fds, Pids} = Over <- Taken, Fds > Descriptors orelse length(Pids) > Processes],
     ok.
+
+%% The driver keeps no data of an idle link (session_test), so what remains is in processes and in the table of links.
+memory_to_outlive_connections(_Config) ->
+    [Without, With] = [begin
+                           {PeerA, _, PeerB, _} = beamway_peer:connected_pair(beamway_tcp, #{env => [{"BEAMWAY_RESUME_MS", Ms}]}),
+                           [beamway_peer:wait_until(fun() -> memory_of_link(Peer) end, ?WAIT_MS) || Peer <- [PeerA, PeerB]]
+                       end || Ms <- ["0", "15000"]],
+    beamway_runner:say("bytes of the calling and the called end: ~w, with a session ~w", [Without, With]),
+    [] = [Over || {More, Less} = Over <- lists:zip(With, Without), More > Less + ?SESSION_BYTES],
+    ok.
+
+%% Returns false as long as the keeper is not at rest.
+memory_of_link(Peer) ->
+    [Connection, Keeper] = processes_of_link(Peer),
+    beamway_peer:run(Peer, fun() ->
+                               true = erlang:garbage_collect(Connection),
+                               {memory, Bytes} = process_info(Connection, memory),
+                               Rows = [Row || {{Kind, _}, _} = Row <- ets:tab2list(beamway_links), lists:member(Kind, [link, session, session_of])],
+                               case process_info(Keeper, [current_function, memory]) of
+                                   [{current_function, {erlang, hibernate, 3}}, {memory, More}] ->
+                                       Bytes + More + erlang:system_info(wordsize) * lists:sum([erts_debug:flat_size(Row) || Row <- Rows]);
+                                   _ ->
+                                       false
+                               end
+                           end).
 
 %% A limit of 1024 descriptors, the default of most shells, is enough for that many peers. When a third of them exit at once, the node queries their
 %% hosts and determines the cause.
