@@ -49,12 +49,22 @@ run({no_descriptors, N, Ms}, Targets) ->
     IsExhausted;
 run({cut_tcp, A, B}, Targets) ->
     #{node := NodeB} = maps:get(B, Targets),
-    call(A, cut, [NodeB], Targets).
+    call(A, cut, [NodeB], Targets);
+run({silence, A, B, Ms}, Targets) ->
+    #{node := NodeB} = maps:get(B, Targets),
+    IsSilent = call(A, silence, [NodeB, drop], Targets),
+    receive after Ms -> ok end,
+    undo({silence, A, B, Ms}, Targets),
+    IsSilent.
 
 %% @doc Ends a lasting fault, even if it was applied only in part.
 -spec undo(beamway_nemesis_schedule:fault(), targets()) -> ok.
 undo({fill_ring, _, B}, Targets) -> signal("CONT", maps:get(B, Targets));
 undo({Kind, N, _}, Targets) when Kind =:= stop; Kind =:= slow_reader -> signal("CONT", maps:get(N, Targets));
+undo({silence, A, B, _}, Targets) ->
+    #{node := NodeB} = maps:get(B, Targets),
+    _ = call(A, silence, [NodeB, pass], Targets),
+    ok;
 undo({no_descriptors, N, _}, Targets) ->
     #{os_pid := OsPid} = maps:get(N, Targets),
     {_, Hard} = descriptor_limit(OsPid),

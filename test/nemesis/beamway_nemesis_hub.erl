@@ -8,7 +8,7 @@
 -behaviour(gen_server).
 
 -export([start/1, go/0, finish/0, unfinished/0, flood/3, is_suspended/1, collect/1, stop/0]).
--export([cut/1, resources/0, now_us/0]).
+-export([cut/1, silence/2, resources/0, now_us/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -export_type([settings/0, collected/0]).
@@ -83,12 +83,27 @@ now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecon
 %% such connection, and `paused' if the link survives.
 -spec cut(node()) -> boolean() | paused.
 cut(Node) ->
-    Resumes = lists:any(fun(#{node := N, connection := Connection}) -> N =:= Node andalso ets:member(beamway_links, {session_of, Connection}) end,
-                        links()),
+    Resumes = resuming(Node) =/= [],
     case cut_now(Node) of
         true when Resumes -> paused;
         Cut -> Cut
     end.
+
+%% Returns the links to a node that can outlive their connections.
+resuming(Node) ->
+    [Link || #{node := N, connection := Connection} = Link <- links(), N =:= Node, ets:member(beamway_links, {session_of, Connection})].
+
+%% @doc Makes the system drop all packets of the connection to a node as they arrive, or accept them again. The link must survive it. Returns false if
+%% there is no such connection, or if the link depends on it.
+-spec silence(node(), drop | pass) -> boolean().
+silence(Node, What) ->
+    [] =/= [Socket || Link <- resuming(Node), Socket <- sockets(Link), {ok, Fd} <- [prim_inet:getfd(Socket)], socket_fault(Fd, What)].
+
+socket_fault(Fd, What) ->
+    {ok, Port} = beamway_port:open(),
+    Done = beamway_port:socket_fault(Port, Fd, What),
+    ok = beamway_port:close(Port),
+    Done =:= ok.
 
 cut_now(Node) ->
     case [Socket || #{node := N} = Link <- links(), N =:= Node, Socket <- sockets(Link)]

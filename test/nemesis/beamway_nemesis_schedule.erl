@@ -25,6 +25,7 @@
                | {restart, index(), options()}       %% a running node first exits normally
                | {stop, index(), Ms :: pos_integer()}
                | {cut_tcp, index(), index()}        %% only the TCP socket between two nodes
+               | {silence, index(), index(), Ms :: pos_integer()}  %% nothing arrives at the first node over its connection to the second
                | {fill_ring, From :: index(), To :: index()}
                | {no_descriptors, index(), Ms :: pos_integer()}
                | {slow_reader, index(), Ms :: pos_integer()}
@@ -35,6 +36,7 @@
 -define(TICK_TIME_S, 8).
 -define(HARMLESS_STOP_MS, 4000).
 -define(LONG_STOP_MS, 12000).
+-define(SILENCE_MS, 1500).
 -define(RINGS, [65536, 262144, 4194304]).
 
 %% @doc Returns the net_ticktime of the nodes of every schedule.
@@ -44,7 +46,7 @@ tick_time_s() -> ?TICK_TIME_S.
 %% @doc Returns every kind of fault.
 -spec kinds() -> [atom()].
 kinds() ->
-    [wait, kill, restart, stop, cut_tcp, fill_ring, no_descriptors, slow_reader, clock_jump].
+    [wait, kill, restart, stop, cut_tcp, silence, fill_ring, no_descriptors, slow_reader, clock_jump].
 
 %% ---- from a seed ----
 
@@ -103,7 +105,7 @@ faults(Left, State, R0) ->
 
 fault(#{mood := Mood, all := All, alive := Alive} = State, R0) ->
     Dead = All -- Alive,
-    Harmless = [stop, fill_ring, no_descriptors, slow_reader, clock_jump],
+    Harmless = [stop, silence, fill_ring, no_descriptors, slow_reader, clock_jump],
     Kinds = case Mood of
                 harmless -> Harmless;
                 any -> Harmless ++ [cut_tcp, cut_tcp, kill, kill, restart, restart, restart, long_stop]
@@ -113,7 +115,7 @@ fault(#{mood := Mood, all := All, alive := Alive} = State, R0) ->
     make(Kind, Alive, Dead, R1).
 
 is_possible(kill, Alive, _, _) -> Alive > 1;
-is_possible(Kind, Alive, _, _) when Kind =:= cut_tcp; Kind =:= fill_ring -> Alive > 1;
+is_possible(Kind, Alive, _, _) when Kind =:= cut_tcp; Kind =:= silence; Kind =:= fill_ring -> Alive > 1;
 is_possible(long_stop, _, _, #{taken := Taken}) -> Taken =:= 0;
 is_possible(_, _, _, _) -> true.
 
@@ -128,6 +130,10 @@ make(Kind, Alive, _, R0) when Kind =:= cut_tcp; Kind =:= fill_ring ->
     {A, R1} = pick(Alive, R0),
     {B, R2} = pick(Alive -- [A], R1),
     {{Kind, A, B}, R2};
+make(silence, Alive, Dead, R0) ->
+    {{_, A, B}, R1} = make(cut_tcp, Alive, Dead, R0),
+    {Ms, R2} = between(50, ?SILENCE_MS, R1),
+    {{silence, A, B, Ms}, R2};
 make(clock_jump, Alive, _, R0) ->
     {N, R1} = pick(Alive, R0),
     {Seconds, R2} = pick([-86400, -3600, -30, -1, 1, 30, 3600, 86400], R1),
@@ -215,12 +221,15 @@ is_fault({Kind, N, Ms}, _, Alive) when Kind =:= no_descriptors; Kind =:= slow_re
 is_fault({clock_jump, N, Seconds}, _, Alive) -> is_integer(Seconds) andalso lists:member(N, Alive);
 is_fault({Kind, A, B}, _, Alive) when Kind =:= cut_tcp; Kind =:= fill_ring ->
     A =/= B andalso lists:member(A, Alive) andalso lists:member(B, Alive);
+%% A longer silence could end a connection because ticks are missing.
+is_fault({silence, A, B, Ms}, All, Alive) -> is_integer(Ms) andalso Ms > 0 andalso Ms =< ?SILENCE_MS andalso is_fault({cut_tcp, A, B}, All, Alive);
 is_fault(_, _, _) -> false.
 
 %% @doc Returns the numbers of the nodes that a fault concerns.
 -spec names(fault()) -> [index()].
 names({wait, _}) -> [];
 names({Kind, A, B}) when Kind =:= cut_tcp; Kind =:= fill_ring -> [A, B];
+names({silence, A, B, _}) -> [A, B];
 names(Fault) -> [element(2, Fault)].
 
 %% @doc Returns whether a fault ends the connection between two nodes, and must do so.

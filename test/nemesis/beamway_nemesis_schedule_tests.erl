@@ -70,7 +70,7 @@ nonsense_is_refused_test_() ->
     Two = #{nodes => [#{}, #{}], faults => []},
     [?_assertEqual(ok, ?M:validate(Two))]
         ++ [?_assertMatch({error, _}, ?M:validate(Two#{faults := [Fault]}))
-            || Fault <- [{kill, 3}, {kill, 0}, {stop, 1, 8000}, {stop, 1, -1}, {cut_tcp, 1, 1}, {cut_tcp, 1, 3}, {wait, 0}, nonsense,
+            || Fault <- [{kill, 3}, {kill, 0}, {stop, 1, 8000}, {stop, 1, -1}, {cut_tcp, 1, 1}, {cut_tcp, 1, 3}, {silence, 1, 1, 100}, {silence, 1, 2, 0}, {silence, 1, 2, 3000}, {wait, 0}, nonsense,
                          {restart, 1, #{ring_bytes => 1000}}, {restart, 1, #{colour => red}}, {clock_jump, 1, 0.5}]]
         ++ [?_assertMatch({error, _}, ?M:validate(Bad))
             || Bad <- [nonsense, #{}, Two#{nodes := [#{}]}, Two#{nodes := lists:duplicate(7, #{})}, Two#{nodes := [#{}, 1]},
@@ -84,5 +84,5 @@ files_that_hold_no_schedule_test() ->
 what_ends_what_test_() ->
     [?_assert(?M:ends(Fault, {1, 2})) || Fault <- [{kill, 1}, {kill, 2}, {restart, 2, #{}}, {cut_tcp, 2, 1}, {stop, 1, 12000}]]
         ++ [?_assertNot(?M:ends(Fault, {1, 2}))
-            || Fault <- [{kill, 3}, {cut_tcp, 1, 3}, {stop, 1, 4000}, {fill_ring, 1, 2}, {no_descriptors, 1, 3000},
+            || Fault <- [{kill, 3}, {cut_tcp, 1, 3}, {silence, 1, 2, 1500}, {stop, 1, 4000}, {fill_ring, 1, 2}, {no_descriptors, 1, 3000},
                          {slow_reader, 2, 3000}, {clock_jump, 1, -3600}, {wait, 1000}]].
