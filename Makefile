@@ -105,7 +105,7 @@ test-idle:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 TEST_MINUTES=20 scripts/run-tests beamway_firewall_SUITE
 
-## test-cut: 1,000 cuts between two hosts under load, over tcp, tls, a NAT and beside a ring, and 200 kills (about 50 minutes, root; CUTS=n, STORE=1, FORCE=1)
+## test-cut: 1,000 cuts between two hosts under load, over tcp, tls, encrypted links, through a NAT and beside a ring, and 200 kills (about 50 minutes, root; CUTS=n, STORE=1, FORCE=1)
 test-cut:
 	@scripts/install-packages test
 	@$(MAKE) build-test

@@ -12,11 +12,14 @@
 -module(beamway_cut_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([cut_again_and_again/1, killed/1, cannot_carry/1, restarted/1, resume_off/1, given_up/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
+-export([cut_again_and_again/1, killed/1, cannot_carry/1, restarted/1, resume_off/1, nobody_waits/1, given_up/1, given_up_sooner/1, epmd_restarted/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
 -export([killed_without_stream/1, lost_at_birth/1, idle_and_forgotten/1, all_together/1]).
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
+%% In 1.5 s a node dials after 0, 2, 4, 8, 16 and 32 ms, and then every 50 ms. A link that is silent first, or that both sides lose at different times,
+%% may begin twice.
+-define(MOST_ATTEMPTS, 45).
 %% The router forgets a silent connection after this many seconds, which no case reaches.
 -define(FORGET_S, 600).
 
@@ -25,7 +28,7 @@ suite() -> [{timetrap, {minutes, 120}}].
 all() -> [{group, Group} || {Group, _, _} <- groups()].
 
 groups() ->
-    [{Carrier, [], [cut_again_and_again, lost_at_birth, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
+    [{Carrier, [], [cut_again_and_again, lost_at_birth, killed, restarted, resume_off, nobody_waits, given_up, given_up_sooner, epmd_restarted, stopped, stopped_for_a_moment, disconnected]}
      || Carrier <- [beamway_tcp, beamway_tls, beamway_encrypted]]
         ++ [{several, [], [cut_again_and_again, given_up, disconnected]}, {nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]}]
         ++ [{Carrier, [], [cut_again_and_again, killed_without_stream, disconnected]} || Carrier <- [beamway_shm, beamway_encrypted_shm]]
@@ -85,12 +88,19 @@ pair(Config) -> pair(Config, [{"BEAMWAY_CONNECTIONS", "4"} || proplists:get_valu
 pair(Config, Environment) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
-    [{One, OneNode}, {Other, OtherNode}] = [node_at(Carrier, Space, Address, [{"BEAMWAY_SOCKET_DIR", proplists:get_value(dir, Config)} | Environment]) || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
+    [{One, OneNode}, {Other, OtherNode}] = [begin
+                                                Name = beamway_peer:unique_name("cut"),
+                                                node_at(Carrier, Space, Address, [{"BEAMWAY_SOCKET_DIR", proplists:get_value(dir, Config)} | Environment], #{name => Name, log => log(Name, Config)})
+                                            end || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
-node_at(Carrier, Space, Address, Environment) ->
-    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => ["-kernel", "logger_level", "info" | keepalive(Carrier)]}),
+log(Name, Config) -> filename:join(proplists:get_value(priv_dir, Config), Name ++ ".log").
+
+node_at(Carrier, Space, Address, Environment) -> node_at(Carrier, Space, Address, Environment, #{}).
+
+node_at(Carrier, Space, Address, Environment, Options) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => ["-kernel", "logger_level", "info" | keepalive(Carrier)]}),
     {Peer, Node}.
 
 %% With a ring only keepalive uses the connection, here once a second.
@@ -169,9 +179,16 @@ resumed(Cut, Pair, Config) ->
     ok = open(Config),
     BeganUs.
 
-resumes({One, _, _, OtherNode}) ->
-    {ok, Info} = beamway_peer:call(One, beamway, info, [OtherNode]),
+resumes({One, _, _, OtherNode}) -> resumes(One, OtherNode).
+
+resumes(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
     maps:get(resumes, Info, 0).
+
+%% Returns how many lines of a node's log say that the link goes on.
+lines(Node, Config) ->
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    length(string:split(beamway_peer:log_text(log(Name, Config)), "goes on over a new connection", all)) - 1.
 
 %% ---- cases ----
 
@@ -197,6 +214,7 @@ cut_again_and_again(Config) ->
     [] = Errors,
     [true, true] = [Each > 10 * Count || #{checked := Each} <- Results],
     true = resumes(Pair) >= Count div 4,
+    [_ = beamway_peer:wait_until(fun() -> lines(Own, Config) =:= resumes(Peer, To) end, ?WAIT_MS) || {Peer, Own, To} <- [{One, OneNode, OtherNode}, {Other, OtherNode, OneNode}]],
     ok.
 
 %% Returns the longest time for which a caller waited after the path was restored.
@@ -249,7 +267,7 @@ kept_result(What, Config) ->
 
 %% Checks the limits that `make test-cut' promises.
 all_together(Config) ->
-    Groups = [kept_result(Group, Config) || Group <- [beamway_tcp, beamway_tls, nat, beamway_shm]],
+    Groups = [kept_result(Group, Config) || Group <- [beamway_tcp, beamway_tls, beamway_encrypted, nat, beamway_shm, beamway_encrypted_shm]],
     [Stock, Tcp, Tls] = [kept_result(Killed, Config) || Killed <- [killed_inet_tcp, killed_beamway_tcp, killed_beamway_tls]],
     Sum = fun(Key) -> lists:sum([maps:get(Key, Group) || Group <- Groups]) end,
     Rows = rows(lists:append([Pauses || #{pauses := Pauses} <- Groups])),
@@ -261,6 +279,7 @@ all_together(Config) ->
     [] = [{Row, Limit} || #{kind := Name, p99_ms := P99} = Row <- Rows, {Kind, Limit} <- limits(Rows), name(Kind) =:= Name, P99 > Limit],
     [#{p50_ms := StockMs}, #{p50_ms := OursMs}] = Kills,
     true = OursMs =< StockMs + 5 + 3,
+    true = Sum(cuts) =:= cuts(),
     true = cuts() < 1000 orelse Sum(checked) >= 10000000,
     ok = stored(store(), Config, #{repeats => 1, cuts => Sum(cuts), resumes => Sum(resumes), checked => Sum(checked), wrong => length(Wrong), nodedowns => length(Downs),
                                    kinds => Rows, kills => Kills}).
@@ -368,16 +387,46 @@ cannot_carry(Config) ->
     [Connection] = Connections(),
     ok.
 
-%% The new node has a different creation, so the old link is closed, and earlier messages do not reach the new node.
+%% The node is killed while nothing gets through, and then started again. The new node has a different creation, so it does not know the link, and its
+%% first answer ends it.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     #{spaces := [_, SpaceB, _], addresses := [_, AddressB]} = proplists:get_value(net, Config),
     Watcher = beamway_peer:watch_nodedown(One),
+    ok = close(Config, ["-j DROP"]),
     ok = beamway_peer:kill9(Other),
     [Name, _] = string:split(atom_to_list(OtherNode), "@"),
     {ok, Again, OtherNode} = beamway_peer:start(proplists:get_value(carrier, Config), #{host => AddressB, name => Name, wrapper => beamway_netns:host(SpaceB)}),
-    {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    ok = open(Config),
+    Opened = os:system_time(millisecond),
+    beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello end),
+    {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    true = At - Opened < 5000,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Again).
+
+%% While a link has no connection, a process that sends little does not have to wait.
+nobody_waits(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config),
+    Monitor = beamway_peer:run(One, fun() -> spawn(fun() -> _ = erlang:system_monitor(self(), [busy_dist_port]), busy([]) end) end),
+    Sender = beamway_peer:run(One, fun() -> spawn(fun() -> send_again_and_again(OtherNode) end) end),
+    [begin
+         Before = resumes(Pair),
+         _ = cut({reset, Ms}, Pair, Config),
+         _ = beamway_peer:wait_until(fun() -> resumes(Pair) > Before end, ?WAIT_MS)
+     end || Ms <- [43, 1000]],
+    true = beamway_peer:call(One, erlang, exit, [Sender, kill]),
+    [] = beamway_peer:wait_until(fun() -> beamway_peer:given(One, Monitor) end, ?WAIT_MS),
+    ok.
+
+send_again_and_again(Node) ->
+    {nobody, Node} ! hello,
+    receive after 5 -> send_again_and_again(Node) end.
+
+busy(Pids) ->
+    receive
+        {monitor, Pid, busy_dist_port, _Port} -> busy([Pid | Pids]);
+        {give, From} -> From ! {given, Pids}, busy(Pids)
+    end.
 
 %% One side does not resume links, so the nodes disconnect as with stock distribution.
 resume_off(Config) ->
@@ -388,20 +437,64 @@ resume_off(Config) ->
     {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
     ok.
 
-%% The peer does not come back: both sides report nodedown after `resume_ms', and can connect again afterwards.
-given_up(Config) ->
-    {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "1500"}]),
+%% The peer does not come back: both sides report nodedown after `resume_ms', and can connect again afterwards. Until then each of them has made a
+%% bounded number of attempts.
+given_up(Config) -> give_up([refuses_all()], [{"BEAMWAY_RESUME_MS", "1500"}], 1500, Config).
+
+%% If the epmd on the peer's host refuses connections as well, they report it after `resume_refused_ms'.
+given_up_sooner(Config) -> give_up(["-j REJECT --reject-with tcp-reset"], [{"BEAMWAY_RESUME_REFUSED_MS", "700"}], 700, Config).
+
+give_up(Rules, Environment, AfterMs, Config) ->
+    {One, OneNode, Other, OtherNode} = pair(Config, Environment),
     Watchers = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
-    ok = close(Config, [refuses_all()]),
+    Counters = [{Peer, count_attempts(Peer)} || Peer <- [One, Other]],
     Began = os:system_time(millisecond),
+    ok = close(Config, Rules),
     beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello end),
     beamway_peer:run(Other, fun() -> {nobody, OneNode} ! hello end),
     Downs = [beamway_peer:nodedown(Peer, Watcher, Node, ?WAIT_MS) || {Peer, Watcher, Node} <- lists:zip3([One, Other], Watchers, [OtherNode, OneNode])],
-    io:format(user, "given up after ~w ms", [[At - Began || {_, At} <- Downs]]),
-    [true, true] = [Reason =:= connection_closed andalso At - Began >= 1500 andalso At - Began < 5000 || {Reason, At} <- Downs],
+    Attempts = [beamway_peer:wait_until(fun() -> beamway_peer:given(Peer, Counter) end, ?WAIT_MS) || {Peer, Counter} <- Counters],
+    io:format(user, "given up after ~w ms and ~w attempts", [[At - Began || {_, At} <- Downs], Attempts]),
+    [] = [Down || {Reason, At} = Down <- Downs, Reason =/= connection_closed orelse At - Began < AfterMs orelse At - Began >= 5000],
+    [] = [Made || Made <- Attempts, Made < 3 orelse Made > ?MOST_ATTEMPTS],
     ok = open(Config),
-    _ = Pair,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
+
+%% An epmd that has just been started does not know a node that lives, and the node's port cannot be reached. The link is not given up, although it would
+%% be if epmd refused connections.
+epmd_restarted(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_REFUSED_MS", "500"}]),
+    #{spaces := [_, SpaceB, _]} = proplists:get_value(net, Config),
+    Link = beamway_peer:controller(One, OtherNode),
+    ok = close(Config, [refuses_all()]),
+    "" = os:cmd("for pid in $(ip netns pids " ++ SpaceB ++ "); do if grep -qx epmd /proc/$pid/comm; then kill -9 $pid; fi; done 2>/dev/null"),
+    "" = beamway_netns:in(SpaceB, "epmd -daemon"),
+    beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello end),
+    [Name, _] = string:split(atom_to_list(OtherNode), "@"),
+    _ = beamway_peer:wait_until(fun() -> string:find(beamway_netns:in(SpaceB, "epmd -names"), Name) =/= nomatch end, ?WAIT_MS),
+    ok = open(Config),
+    _ = beamway_peer:wait_until(fun() -> resumes(Pair) > 0 end, ?WAIT_MS),
+    Link = beamway_peer:controller(One, OtherNode),
+    ok.
+
+%% Starts a process that counts the attempts of the node's dialers to connect.
+count_attempts(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+                                   Owner = self(),
+                                   Counter = spawn(fun() ->
+                                                           _ = erlang:trace_pattern({beamway_resume, attempt, 3}, true, [local]),
+                                                           _ = erlang:trace(new_processes, true, [call]),
+                                                           Owner ! {self(), counting},
+                                                           attempts(0)
+                                                   end),
+                                   receive {Counter, counting} -> Counter end
+                           end).
+
+attempts(Count) ->
+    receive
+        {trace, _, call, _} -> attempts(Count + 1);
+        {give, From} -> From ! {given, Count}, attempts(Count)
+    end.
 
 %% A node is stopped, and its peer gives it up in the meantime. The messages that its kernel has received on the link are not delivered when it
 %% continues.
