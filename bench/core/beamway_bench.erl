@@ -45,6 +45,7 @@ alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between_hosts, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
      {"far", beamway_bench_far, "replication between sites with compression and without it, over paths of 20 ms (root)"},
+     {"apps", beamway_bench_apps, "mnesia, PubSub and presences on the same host and between hosts, and what they notice when all connections are cut (root)"},
      {"paced", beamway_bench_paced, "calls at a pace, from one to 4,000 a second, to one peer and to many"},
      {"peers", beamway_bench_peers, "one node with 100 to 3,000 links: memory, ticks, a broadcast, a third of the peers gone at once"},
      {"recorder", beamway_bench_recorder, "processor time of calls and of nodes at rest, with the flight recorder and without it, and of calls with a trace context"},
@@ -93,7 +94,7 @@ names() ->
 common_options() ->
     [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (copy: one minute; placement: four; http: three), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
-     {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3; fewer for http, mesh, placement and rabbitmq)"},
+     {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3; fewer for apps, http, mesh, placement and rabbitmq)"},
      {keep_nodes, undefined, "keep-nodes", undefined, "the same nodes for all repeats, where starting them takes long (quick: always)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
      {poll_us, undefined, "poll-us", {integer, 200}, "microseconds that beamway_poll may spin"},

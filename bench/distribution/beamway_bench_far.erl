@@ -11,6 +11,8 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
+%% Also used by beamway_bench_apps, which measures other loads of beamway_bench_far_load.
+-export([with_mnesia/1, at_pace/4, at_full_rate/4, on_near/4]).
 
 -define(PATHS, [path_100m_20ms, path_20ms]).
 -define(LOADS, [mnesia, json, presence]).
@@ -25,11 +27,18 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case {beamway_bench_net:chosen(proplists:get_value(path, Given, all), ?PATHS), beamway_bench_net:check(), code:lib_dir(mnesia)} of
-        {{error, Why}, _, _} -> {error, Why};
-        {_, {error, Why}, _} -> {error, Why};
-        {_, _, {error, bad_name}} -> {error, "missing: erlang-mnesia. Run: scripts/install-packages bench"};
-        {{ok, Paths}, ok, _} -> {ok, settings(Paths, Speed)}
+    case {beamway_bench_net:chosen(proplists:get_value(path, Given, all), ?PATHS), beamway_bench_net:check()} of
+        {{error, Why}, _} -> {error, Why};
+        {_, {error, Why}} -> {error, Why};
+        {{ok, Paths}, ok} -> with_mnesia(settings(Paths, Speed))
+    end.
+
+%% @doc Returns the settings, or an error if mnesia is not installed.
+-spec with_mnesia(Settings :: map()) -> {ok, map()} | {error, string()}.
+with_mnesia(Settings) ->
+    case code:lib_dir(mnesia) of
+        {error, bad_name} -> {error, "missing: erlang-mnesia. Run: scripts/install-packages bench"};
+        _ -> {ok, Settings}
     end.
 
 %% A TCP stream needs several round trips until it fills the path, and the compressor first spends the CPU time that it has saved up while the link
@@ -60,32 +69,43 @@ measure(Path, #{contender := #{name := Name}} = Cluster, Settings) ->
 
 is_compressed(Name) -> lists:member(Name, [beamway_far, beamway_far_10]).
 
-paced(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
-    ok = on_near(Cluster, beamway_bench_far_load, once, [Load]),
-    _ = on_near(Cluster, beamway_bench_far_load, paced, [Load, WarmMs]),
-    Before = sample(Cluster),
-    Times = on_near(Cluster, beamway_bench_far_load, paced, [Load, Ms]),
-    After = sample(Cluster),
+paced(Load, Cluster, Settings) ->
+    {Times, Before, After} = at_pace(Load, Cluster, Settings, fun() -> sample(Cluster) end),
     Each = fun(What) -> (maps:get(What, After) - maps:get(What, Before)) / length(Times) end,
     [{bytes, Each(bytes)}, {cpu, Each(cpu)}, {p99, beamway_bench_stats:percentile(99, Times) / 1000}].
 
-full(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
-    ok = on_near(Cluster, beamway_bench_far_load, start_callers, [Load]),
-    receive after WarmMs -> ok end,
-    {Before, Done, From} = done(Cluster),
-    receive after Ms -> ok end,
-    {After, DoneThen, Until} = done(Cluster),
-    _ = on_near(Cluster, beamway_bench_messages, stop, []),
+%% @doc Starts operations at the load's fixed rate. Returns their times in nanoseconds, and what the function returned before and after them.
+-spec at_pace(beamway_bench_far_load:load(), beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), ms := pos_integer(), _ => _}, fun(() -> Sample)) ->
+          {[non_neg_integer(), ...], Before :: Sample, After :: Sample}.
+at_pace(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}, Sample) ->
     ok = on_near(Cluster, beamway_bench_far_load, once, [Load]),
-    DoneThen > Done orelse error({nothing_replicated, Load}),
-    [{rate, (DoneThen - Done) * 1.0e6 / (Until - From)}, {bytes_full, (maps:get(bytes, After) - maps:get(bytes, Before)) / (DoneThen - Done)}
+    _ = on_near(Cluster, beamway_bench_far_load, paced, [Load, WarmMs]),
+    Before = Sample(),
+    Times = on_near(Cluster, beamway_bench_far_load, paced, [Load, Ms]),
+    {Times, Before, Sample()}.
+
+full(Load, Cluster, Settings) ->
+    {{Done, Us}, Before, After} = at_full_rate(Load, Cluster, Settings, fun() -> sample(Cluster) end),
+    Done > 0 orelse error({nothing_replicated, Load}),
+    [{rate, Done * 1.0e6 / Us}, {bytes_full, (maps:get(bytes, After) - maps:get(bytes, Before)) / Done}
      | [{share, 100 * compressed(Before, After) / sent(Before, After)} || sent(Before, After) > 0]].
 
-done(Cluster) ->
-    Sample = sample(Cluster),
-    {Done, At} = on_near(Cluster, beamway_bench_messages, done, []),
-    {Sample, Done, At}.
+%% @doc Lets many processes make operations as fast as they can. Returns how many they made in how many microseconds, and what the function returned
+%% just before and just after.
+-spec at_full_rate(beamway_bench_far_load:load(), beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), ms := pos_integer(), _ => _}, fun(() -> Sample)) ->
+          {{Done :: non_neg_integer(), Us :: pos_integer()}, Before :: Sample, After :: Sample}.
+at_full_rate(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}, Sample) ->
+    ok = on_near(Cluster, beamway_bench_far_load, start_callers, [Load]),
+    receive after WarmMs -> ok end,
+    {Before, {Done, From}} = {Sample(), on_near(Cluster, beamway_bench_messages, done, [])},
+    receive after Ms -> ok end,
+    {After, {DoneThen, Until}} = {Sample(), on_near(Cluster, beamway_bench_messages, done, [])},
+    _ = on_near(Cluster, beamway_bench_messages, stop, []),
+    ok = on_near(Cluster, beamway_bench_far_load, once, [Load]),
+    {{DoneThen - Done, Until - From}, Before, After}.
 
+%% @doc Calls a function on the first of two nodes.
+-spec on_near(beamway_bench_nodes:cluster(), module(), atom(), [term()]) -> term().
 on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args, ?WAIT_MS).
 
 %% Returns what has been used so far, and how many of the sent bytes had been compressed just before that.

@@ -1,26 +1,33 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of `bench far' that runs inside the nodes: three loads that replicate items from {@link beamway_bench_far_data} to another node and
-%% wait until that node has confirmed each.
+%% @doc The half of `bench far' and `bench apps' that runs inside the nodes: loads that replicate items from {@link beamway_bench_far_data} to another
+%% node and wait until that node has confirmed each.
 %%
 %% `mnesia' writes a record with `sync_dirty' to a table that both nodes hold in memory. `json' publishes a message to one of four queues. Each queue
 %% is a server that sends what a Ra leader sends for a RabbitMQ quorum queue: a log entry with a `basic_message', in an `append_entries_rpc' message
 %% that its replica on the other node answers. `presence' passes a delta to one of eight servers, which broadcast it like the shards of a
 %% Phoenix.Tracker. Phoenix does not confirm broadcasts; here the other node does, so that there is a time to measure.
 %%
+%% `transaction' reads a record of the same table for update and writes it, with `sync_transaction'. `pubsub' broadcasts a JSON document to the
+%% subscribers of a topic on both nodes ({@link beamway_bench_pubsub}), where one of the other node's subscribers confirms it.
+%%
 %% The servers are the same on both nodes. Each server has the same name as its peer, numbers the messages that it sends, and fails if a message is
 %% missing or arrives out of order.
 -module(beamway_bench_far_load).
 -behaviour(gen_server).
 
--export([start/0, connect/1, once/1, paced/2, start_callers/1]).
+-export([start/0, connect/1, once/1, paced/2, start_callers/1, transaction/2, item/2]).
 %% @private
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([load/0]).
+
+-type load() :: beamway_bench_far_data:kind() | transaction | pubsub.
 
 -define(TABLE, order).
 -define(SERVERS, #{json => 4, presence => 8}).
 %% Each caller has one item in flight, about 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if the items
 %% are compressed to a quarter of their size.
--define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000}).
+-define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000, transaction => 500, pubsub => 500}).
 %% The items of each kind add up to more than 1 MB, but the compressor's window holds only the last 64 KB. So when an item is sent again, it is no
 %% longer in the window.
 -define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).
@@ -31,14 +38,14 @@
                 %% the numbers of the unconfirmed items and the callers that wait for them, oldest first
                 waiting = queue:new() :: queue:queue({pos_integer(), gen_server:from()})}).
 
-%% @doc Starts mnesia and the servers. This must be called on both nodes first.
+%% @doc Starts mnesia, the servers and the subscribers. This must be called on both nodes first.
 -spec start() -> ok.
 start() ->
     _ = application:load(mnesia),
     ok = application:set_env(mnesia, schema_location, ram),
     ok = mnesia:start(),
     _ = [{ok, _} = gen_server:start({local, Name}, ?MODULE, {Name, Kind}, []) || {Kind, Names} <- servers(), Name <- Names, whereis(Name) =:= undefined],
-    ok.
+    beamway_bench_pubsub:start().
 
 servers() -> [{Kind, [server(Kind, N) || N <- lists:seq(1, Count)]} || {Kind, Count} <- maps:to_list(?SERVERS)].
 
@@ -55,20 +62,21 @@ connect(Node) ->
                                                         {attributes, [id, customer, billing, shipping, lines, total, payment, history, note, updated_at]}]),
             ok = mnesia:wait_for_tables([?TABLE], ?WAIT_MS),
             _ = [ok = gen_server:call(Name, {peer, Node}) || {_, Names} <- servers(), Name <- Names],
+            ok = beamway_bench_pubsub:await(2),
             maps:foreach(fun(Load, Count) -> persistent_term:put({?MODULE, Load}, beamway_bench_far_data:items(Load, Count)) end, ?ITEMS)
     end.
 
 %% @doc Replicates one item. Returns once it has arrived, together with everything that was sent before it.
--spec once(beamway_bench_far_data:kind()) -> ok.
+-spec once(load()) -> ok.
 once(Load) -> (replicator(Load))().
 
-%% @doc Starts to replicate an item each millisecond for `Ms' milliseconds. Returns for each the nanoseconds from its planned start to its
-%% confirmation.
--spec paced(beamway_bench_far_data:kind(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
-paced(Load, Ms) -> beamway_bench_messages:planned({1, Ms}, replicator(Load)).
+%% @doc Starts to replicate an item each millisecond, or a transaction every second millisecond, for `Ms' milliseconds. Returns for each the
+%% nanoseconds from its planned start to its confirmation.
+-spec paced(load(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
+paced(Load, Ms) -> beamway_bench_messages:planned({case Load of transaction -> 2; _ -> 1 end, Ms}, replicator(Load)).
 
 %% @doc Starts many processes, each of which replicates one item after another until `beamway_bench_messages:stop/0' is called.
--spec start_callers(beamway_bench_far_data:kind()) -> ok.
+-spec start_callers(load()) -> ok.
 start_callers(Load) -> beamway_bench_messages:start_loops(maps:get(Load, ?CALLERS), replicator(Load)).
 
 %% Returns a function that several processes may call at the same time.
@@ -76,12 +84,31 @@ replicator(Load) ->
     Next = atomics:new(1, [{signed, false}]),
     fun() -> ok = replicate(Load, atomics:add_get(Next, 1, 1)) end.
 
-replicate(Load, N) ->
-    Items = persistent_term:get({?MODULE, Load}),
-    replicate(Load, N, element(N rem tuple_size(Items) + 1, Items)).
+replicate(Load, N) -> replicate(Load, N, item(kind(Load), N)).
+
+%% @doc Returns one of the items of this kind, which are used in turn.
+-spec item(beamway_bench_far_data:kind(), N :: non_neg_integer()) -> term().
+item(Kind, N) ->
+    Items = persistent_term:get({?MODULE, Kind}),
+    element(N rem tuple_size(Items) + 1, Items).
+
+kind(transaction) -> mnesia;
+kind(pubsub) -> json;
+kind(Kind) -> Kind.
 
 replicate(mnesia, _, Record) -> mnesia:sync_dirty(fun mnesia:write/1, [Record]);
+replicate(transaction, _, Record) -> transaction(element(2, Record), Record);
+replicate(pubsub, N, Document) -> beamway_bench_pubsub:publish(N, Document, ?WAIT_MS);
 replicate(Kind, N, Item) -> gen_server:call(server(Kind, N rem maps:get(Kind, ?SERVERS) + 1), {replicate, Item}, ?WAIT_MS).
+
+%% @doc Writes the record under this key, in a transaction that reads the key first.
+-spec transaction(Key :: term(), Record :: tuple()) -> ok | {aborted, term()}.
+transaction(Key, Record) ->
+    Update = fun() -> _ = mnesia:wread({?TABLE, Key}), mnesia:write(setelement(2, Record, Key)) end,
+    case mnesia:sync_transaction(Update) of
+        {atomic, ok} -> ok;
+        Aborted -> Aborted
+    end.
 
 %% ---- a server ----
 
@@ -143,7 +170,7 @@ loads_test_() ->
                              Epmd = beamway_bench_nodes:start_epmd(),
                              #{members := [Near, _]} = Cluster = beamway_bench_nodes:start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 2}),
                              ok = beamway_bench_nodes:connect(Cluster, forward),
-                             [ok = replicates(Load, Near, Cluster) || _ <- [first, again], Load <- [mnesia, json, presence]],
+                             [ok = replicates(Load, Near, Cluster) || _ <- [first, again], Load <- maps:keys(?CALLERS)],
                              ok
                      end)
     end}.
@@ -153,14 +180,14 @@ replicates(Load, Near, Cluster) ->
     [ok, ok] = beamway_bench_nodes:all(Cluster, ?MODULE, start, []),
     On = fun(Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args) end,
     ok = On(?MODULE, connect, [Other]),
-    ?assertEqual(50, length(On(?MODULE, paced, [Load, 50]))),
+    ?assertEqual(case Load of transaction -> 25; _ -> 50 end, length(On(?MODULE, paced, [Load, 50]))),
     ok = On(?MODULE, start_callers, [Load]),
     ok = On(?MODULE, once, [Load]),
     ?assert(On(beamway_bench_messages, stop, []) > 0),
     ok = On(?MODULE, once, [Load]),
     Sizes = beamway_bench_nodes:all(Cluster, mnesia, table_info, [?TABLE, size]),
     ?assertMatch([_], lists:usort(Sizes)),
-    ?assert(Load =/= mnesia orelse hd(Sizes) > 50).
+    ?assert(kind(Load) =/= mnesia orelse hd(Sizes) > 20).
 
 items_come_again_late_test_() ->
     [?_assert(erlang:external_size(beamway_bench_far_data:items(Load, Count)) > 1000000) || {Load, Count} <- maps:to_list(?ITEMS)].

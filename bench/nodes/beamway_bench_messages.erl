@@ -5,8 +5,8 @@
 %% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
 -module(beamway_bench_messages).
 
--export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, start_loops/2, done/0, stop/0,
-         heartbeat/4, planned_calls/3, planned_messages/5, planned/2]).
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_streams/5, start_load/4, start_loops/2, done/0,
+         done/1, stop/0, stop/1, heartbeat/4, planned_calls/3, planned_messages/5, planned/2]).
 -export_type([way/0, load/0, payload/0]).
 
 -type way() :: stock | teleport.
@@ -171,10 +171,14 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
 
 %% @doc Starts four streams to the node that together send `Rate' messages per second until {@link stop/0} is called.
 -spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
-start_streams(Way, Node, Bytes, Rate) ->
+start_streams(Way, Node, Bytes, Rate) -> start_streams(?KEEPER, Way, Node, Bytes, Rate).
+
+%% @doc Like {@link start_streams/4}, but the streams have a name for {@link done/1} and {@link stop/1}, so that the node can run another load meanwhile.
+-spec start_streams(Name :: atom(), way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
+start_streams(Name, Way, Node, Bytes, Rate) ->
     EveryUs = round(4 * 1.0e6 / Rate),
     Binary = binary:copy(<<"s">>, Bytes),
-    keep(kill, [fun(Count) -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end || N <- [0, 1, 2, 3]]).
+    keep(Name, kill, [fun(Count) -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end || N <- [0, 1, 2, 3]]).
 
 %% ---- a continuous load ----
 
@@ -182,21 +186,22 @@ start_streams(Way, Node, Bytes, Rate) ->
 -spec start_load(way(), node(), load(), Processes :: pos_integer()) -> ok.
 start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
-    keep(kill, lists:duplicate(Processes, fun(Count) -> call_loop(Way, Server, Count) end));
+    keep(?KEEPER, kill, lists:duplicate(Processes, fun(Count) -> call_loop(Way, Server, Count) end));
 start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
     Sink = case Kind of cast_name -> {?SINK, Node}; _ -> erpc:call(Node, erlang, whereis, [?SINK]) end,
     Payload = payload(What),
     Send = {Kind, Way, Sink},
-    keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
+    keep(?KEEPER, finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
 
-%% @doc Starts `Processes' processes that call the function in a loop until {@link stop/0} is called; {@link done/0} counts the calls.
+%% @doc Starts `Processes' processes that call the function in a loop until {@link stop/0} is called; {@link done/0} counts the calls. A process that is
+%% told to stop finishes its call first, because a database must not lose a transaction's coordinator in the middle.
 -spec start_loops(Processes :: pos_integer(), fun(() -> term())) -> ok.
-start_loops(Processes, Call) -> keep(kill, lists:duplicate(Processes, fun(Count) -> loop(Call, Count) end)).
+start_loops(Processes, Call) -> keep(?KEEPER, finish, lists:duplicate(Processes, fun(Count) -> loop(Call, Count) end)).
 
 loop(Call, Count) ->
     _ = Call(),
     ok = counters:add(Count, 1, 1),
-    loop(Call, Count).
+    receive finish -> ok after 0 -> loop(Call, Count) end.
 
 payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
@@ -222,10 +227,10 @@ send_one({message, Way, Sink}, Message) -> send(Way, Sink, Message);
 send_one({_, Way, Sink}, Request) -> cast(Way, Sink, Request).
 
 %% The keeper is linked to its processes, so if one of them fails, the next request to the keeper also fails.
-keep(Ending, Bodies) ->
+keep(Name, Ending, Bodies) ->
     Starter = self(),
     Keeper = spawn(fun() ->
-                           true = register(?KEEPER, self()),
+                           true = register(Name, self()),
                            Count = counters:new(1, [write_concurrency]),
                            Start = erlang:monotonic_time(microsecond),
                            Pids = [spawn_link(fun() -> Body(Count) end) || Body <- Bodies],
@@ -253,15 +258,23 @@ end_all(finish, Pids) ->
 
 %% @doc Returns the number of confirmed messages or answered calls so far, and the time at which they were counted.
 -spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
-done() -> ask(done).
+done() -> done(?KEEPER).
+
+%% @doc Like {@link done/0}, for streams with a name.
+-spec done(Name :: atom()) -> {Count :: non_neg_integer(), Us :: integer()}.
+done(Name) -> ask(Name, done).
 
 %% @doc Stops the processes and returns how many messages or calls per second they achieved.
 -spec stop() -> float().
-stop() -> ask(stop).
+stop() -> stop(?KEEPER).
 
-ask(What) ->
-    Ref = monitor(process, ?KEEPER),
-    ?KEEPER ! {What, self(), Ref},
+%% @doc Like {@link stop/0}, for streams with a name.
+-spec stop(Name :: atom()) -> float().
+stop(Name) -> ask(Name, stop).
+
+ask(Name, What) ->
+    Ref = monitor(process, Name),
+    Name ! {What, self(), Ref},
     receive
         {Ref, Answer} when What =:= stop -> receive {'DOWN', Ref, process, _, _} -> Answer end;
         {Ref, Answer} -> true = demonitor(Ref, [flush]), Answer;

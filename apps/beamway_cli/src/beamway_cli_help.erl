@@ -173,7 +173,7 @@ text("bench") ->
     "  broadcast  one process to a group on 16 nodes over a slow link (root)\n"
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
-    "  far        replication between sites with compression and without it (root)\n"
+    "  far, apps  compressed replication between sites; mnesia and PubSub between hosts (root)\n"
     "  paced      calls at a pace, from one to 4,000 a second\n"
     "  peers      one node with 100 to 3,000 links\n"
     "  recorder   processor time with the flight recorder and without it\n"
