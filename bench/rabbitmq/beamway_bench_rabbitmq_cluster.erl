@@ -5,21 +5,25 @@
 %%
 %% A contender ({@link beamway_bench_contender}) determines the cluster's carrier. The servers receive its settings only through environment
 %% variables. They run as the package's user, so they get a copy of Beamway that this user may read. Within a cluster, the nodes' ports differ only in
-%% the last digit.
+%% the last digit. All nodes run on this host, or each in a network namespace ({@link open_hosts/0}).
 -module(beamway_bench_rabbitmq_cluster).
 
--export([install/0, install_key/2, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
-         declare/4, links/1, await/3]).
+-export([install/0, install_key/2, has_mirrored/0, start/1, stop/1, remove/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
+         declare/4, links/1, losses/1, amqp/2, open_hosts/0, client_address/0, await/3]).
 
--export_type([cluster/0]).
+-export_type([cluster/0, hosts/0]).
 
 -type cluster() :: #{name := string(), base_port := inet:port_number(), nodes := [1..3],
-                     env := [{string(), string() | false}], _ => _}.
-%% Node N is named `NAMEN@localhost'. Its AMQP port is base_port + N, its management port is base_port + 100 + N, and its Prometheus port is base_port
+                     hosts := hosts(), env := [{string(), string() | false}], _ => _}.
+-type hosts() :: #{1..3 => {HostName :: string(), Address :: string(), Space :: string()}}.
+%% The network namespace of each node, its address and its name in /etc/hosts; empty if all nodes run on this host.
+%%
+%% Node N is named `NAMEN@localhost', or after its host. Its AMQP port is base_port + N, its management port is base_port + 100 + N, and its Prometheus port is base_port
 %% + 200 + N.
 
 -define(LIB, "/opt/beamway").
 -define(STATE, "/var/lib/rabbitmq").
+-define(LOGS, "/var/log/rabbitmq").
 -define(START_MS, 120000).
 -define(CTL_MS, 60000).
 
@@ -46,11 +50,29 @@ has_mirrored() ->
     [_, Version] = string:split(filename:basename(Folder), "-"),
     list_to_integer(hd(string:lexemes(Version, "."))) < 4.
 
+%% @doc Creates three hosts: network namespaces that are joined by veth with each other and with this one, where the clients run. They disappear with the
+%% overlay.
+-spec open_hosts() -> {ok, hosts()} | {error, string()}.
+open_hosts() ->
+    case beamway_bridges:build("bwr", [{3, unlimited}], unlimited) of
+        {error, Why} -> {error, Why};
+        {ok, #{hosts := Hosts, spaces := [Switch | _]}} ->
+            Named = maps:from_list([{N, {"host" ++ integer_to_list(N), Address, Space}} || {N, {Address, Space}} <- lists:zip([1, 2, 3], Hosts)]),
+            "" = os:cmd("ip link add bwrc type veth peer name bwrs netns " ++ Switch ++ " && ip -n " ++ Switch ++ " link set bwrs master br0 up"
+                        " && ip address add " ++ client_address() ++ "/24 dev bwrc && ip link set bwrc up"),
+            ok = file:write_file("/etc/hosts", [[Address, " ", Name, "\n"] || {Name, Address, _} <- maps:values(Named)], [append]),
+            {ok, Named}
+    end.
+
+%% @doc Returns the address from which the clients connect to these hosts.
+-spec client_address() -> string().
+client_address() -> "10.98.7.100".
+
 %% @doc Starts a cluster of three nodes. `settings' contains lines for rabbitmq.conf.
 -spec start(#{name := string(), base_port := inet:port_number(),
-              contender := beamway_bench_contender:t(), settings => [string()]}) -> cluster().
+              contender := beamway_bench_contender:t(), settings => [string()], hosts => hosts()}) -> cluster().
 start(#{name := Name, base_port := BasePort, contender := Contender} = Options) ->
-    Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], env => env(Contender)},
+    Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], hosts => maps:get(hosts, Options, #{}), env => env(Contender)},
     ok = configure(Cluster, maps:get(settings, Options, [])),
     %% From version 4 on, a new node waits for the other nodes in its configuration; older versions need the first node to be up.
     ok = launch(1, Cluster),
@@ -86,7 +108,8 @@ configure(#{name := Name, nodes := Numbers} = Cluster, Settings) ->
       fun(N) ->
               Lines = ["cluster_name = ", Name, "\n", "management.tcp.port = ", port_text(100 + N, Cluster), "\n",
                        "prometheus.tcp.port = ", port_text(200 + N, Cluster), "\n",
-                       "log.file.level = info\n", Nodes | [[Line, "\n"] || Line <- Settings]],
+                       %% The clients' user may otherwise only connect from the same host.
+                       "log.file.level = info\nloopback_users = none\n", Nodes | [[Line, "\n"] || Line <- Settings]],
               ok = file:write_file(config_file(N, Cluster) ++ ".conf", Lines)
       end, Numbers).
 
@@ -94,7 +117,13 @@ plugins_file(#{name := Name}) -> "/etc/rabbitmq/" ++ Name ++ "_plugins".
 
 config_file(N, #{name := Name}) -> "/etc/rabbitmq/" ++ Name ++ integer_to_list(N).
 
-node_name(N, #{name := Name}) -> Name ++ integer_to_list(N) ++ "@localhost".
+node_name(N, #{name := Name} = Cluster) -> Name ++ integer_to_list(N) ++ "@" ++ element(1, host(N, Cluster)).
+
+host(N, #{hosts := Hosts}) -> maps:get(N, Hosts, {"localhost", "127.0.0.1", here}).
+
+%% @doc Returns the address and port to which a client of this node connects.
+-spec amqp(1..3, cluster()) -> string().
+amqp(N, Cluster) -> element(2, host(N, Cluster)) ++ ":" ++ port_text(N, Cluster).
 
 port_text(Offset, #{base_port := Base}) -> integer_to_list(Base + Offset).
 
@@ -103,15 +132,15 @@ node_env(N, #{env := Env} = Cluster) ->
      {"RABBITMQ_CONFIG_FILE", config_file(N, Cluster)}, {"RABBITMQ_ENABLED_PLUGINS_FILE", plugins_file(Cluster)} | Env].
 
 launch(N, Cluster) ->
-    {0, _} = run("/usr/sbin/rabbitmq-server", ["-detached"], node_env(N, Cluster), ?START_MS),
+    {0, _} = run(N, "/usr/sbin/rabbitmq-server", ["-detached"], Cluster, ?START_MS),
     ok.
 
 %% A node opens its AMQP port last, so the node is ready when it listens on this port.
 await_node(N, #{base_port := Base} = Cluster) ->
-    await(fun() -> is_listening(Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
+    await(fun() -> is_listening(element(2, host(N, Cluster)), Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
 
-is_listening(Port) ->
-    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+is_listening(Address, Port) ->
+    case gen_tcp:connect(Address, Port, [], 1000) of
         {ok, Socket} -> ok = gen_tcp:close(Socket), true;
         {error, _} -> false
     end.
@@ -158,10 +187,16 @@ os_pid(N, Cluster) ->
 stop(#{nodes := Numbers} = Cluster) ->
     lists:foreach(fun(N) -> ok = kill_node(N, Cluster) end, Numbers).
 
+%% @doc Kills all nodes and deletes their files, which are in memory.
+-spec remove(cluster()) -> ok.
+remove(#{nodes := Numbers} = Cluster) ->
+    ok = stop(Cluster),
+    lists:foreach(fun(N) -> ok = file:del_dir_r(filename:join([?STATE, "mnesia", node_name(N, Cluster)])) end, Numbers).
+
 %% @doc Runs a rabbitmqctl command on a node, over the cluster's carrier.
 -spec ctl(1..3, [string()], cluster()) -> {Status :: integer() | timeout, Lines :: [string()]}.
 ctl(N, [Command | Args], Cluster) ->
-    run("/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], node_env(N, Cluster), ?CTL_MS).
+    run(N, "/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], Cluster, ?CTL_MS).
 
 %% @doc Evaluates an expression on a node, and returns its output.
 -spec eval(1..3, string(), cluster()) -> {ok, [string()]} | {error, [string()]}.
@@ -192,19 +227,28 @@ get(N, {Which, Path}, Cluster) ->
     request(get, {url(N, Which, Path, Cluster), headers()}).
 
 %% @doc Declares a durable queue whose leader is on this node and whose replicas are on the others. A classic queue is mirrored only if a policy says
-%% so, and the caller must set that policy.
--spec declare(Queue :: string(), quorum | mirrored, Leader :: 1..3, cluster()) -> ok.
+%% so, and the caller must set that policy. A stream keeps only its last 64 MB.
+-spec declare(Queue :: string(), quorum | mirrored | stream, Leader :: 1..3, cluster()) -> ok.
 declare(Queue, Kind, Leader, Cluster) ->
-    Type = case Kind of quorum -> <<"quorum">>; mirrored -> <<"classic">> end,
-    Json = jiffy:encode(#{durable => true, arguments => #{<<"x-queue-type">> => Type},
-                          node => list_to_binary(node_name(Leader, Cluster))}),
+    Arguments = case Kind of
+                    quorum -> #{<<"x-queue-type">> => <<"quorum">>};
+                    mirrored -> #{<<"x-queue-type">> => <<"classic">>};
+                    stream -> #{<<"x-queue-type">> => <<"stream">>, <<"x-max-length-bytes">> => 64 bsl 20, <<"x-stream-max-segment-size-bytes">> => 16 bsl 20}
+                end,
+    Json = jiffy:encode(#{durable => true, arguments => Arguments, node => list_to_binary(node_name(Leader, Cluster))}),
     Url = url(Leader, management, "/api/queues/%2F/" ++ Queue, Cluster),
     {201, _} = request(put, {Url, headers(), "application/json", iolist_to_binary(Json)}),
     ok.
 
-url(N, Which, Path, #{base_port := Base}) ->
+%% @doc Returns the number of lines in the nodes' logs that report a lost node or a partition.
+-spec losses(cluster()) -> non_neg_integer().
+losses(#{nodes := Numbers} = Cluster) ->
+    length([Line || N <- Numbers, {ok, Text} <- [file:read_file(filename:join(?LOGS, node_name(N, Cluster) ++ ".log"))], Line <- binary:split(Text, <<"\n">>, [global]),
+                    re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
+
+url(N, Which, Path, #{base_port := Base} = Cluster) ->
     Port = Base + N + case Which of management -> 100; prometheus -> 200 end,
-    "http://127.0.0.1:" ++ integer_to_list(Port) ++ Path.
+    "http://" ++ element(2, host(N, Cluster)) ++ ":" ++ integer_to_list(Port) ++ Path.
 
 headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest")}].
 
@@ -227,11 +271,13 @@ await_until(Holds, Deadline, Reason) ->
         {false, false} -> receive after 200 -> await_until(Holds, Deadline, Reason) end
     end.
 
-run(Program, Args, Env, TimeoutMs) ->
+%% Runs a program on the host of this node, with the node's environment.
+run(N, Program, Args, Cluster, TimeoutMs) ->
     Set = [case Value of
                false -> ["-u", Key];
                _ -> [Key ++ "=" ++ Value]
-           end || {Key, Value} <- lists:keysort(2, Env)],
+           end || {Key, Value} <- lists:keysort(2, node_env(N, Cluster))],
     %% env expects the variables to unset before those to set.
     {Unset, Values} = lists:partition(fun([First | _]) -> First =:= "-u" end, Set),
-    beamway_bench_tools:run("/usr/bin/env", lists:append(Unset ++ Values) ++ [Program | Args], TimeoutMs).
+    [First | Words] = case host(N, Cluster) of {_, _, here} -> []; {_, _, Space} -> beamway_netns:host(Space) end ++ ["/usr/bin/env" | lists:append(Unset ++ Values) ++ [Program | Args]],
+    beamway_bench_tools:run(First, Words, TimeoutMs).

@@ -245,12 +245,12 @@ connections_are_cut(Config) ->
     ok = beamway_bench_rabbitmq_cluster:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "small", [1], Config),
     ok = progress(Clients, 50),
-    Before = lost(Cluster),
+    Before = beamway_bench_rabbit:losses(Cluster),
     Cuts = case proplists:get_value(link, Config) of
                stock -> cut_until_lost(1, Before, Cluster);
                tcp -> [cut(N, Cluster) || N <- lists:seq(1, ?CUTS)], ?CUTS
            end,
-    Lost = lost(Cluster) - Before,
+    Lost = beamway_bench_rabbit:losses(Cluster) - Before,
     beamway_runner:say("     ~ts: ~b cuts, and ~b lines of lost nodes or partitions in the logs", [maps:get(name, Cluster), Cuts, Lost]),
     ok = case proplists:get_value(link, Config) of
              stock -> true = Lost > 0, ok;
@@ -265,7 +265,7 @@ connections_are_cut(Config) ->
 
 cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
     cut(N, Cluster),
-    case lost(Cluster) of
+    case beamway_bench_rabbit:losses(Cluster) of
         Before -> cut_until_lost(N + 1, Before, Cluster);
         _ -> N
     end.
@@ -273,11 +273,6 @@ cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
 cut(N, #{name := Name}) ->
     _ = beamway_cut:of_nodes(Name, case N rem 2 of 0 -> 4; 1 -> 43 end),
     receive after ?BETWEEN_CUTS_MS -> ok end.
-
-lost(#{name := Name}) ->
-    length([Line || N <- [1, 2, 3], {ok, Text} <- [file:read_file(filename:join(?LOGS, Name ++ integer_to_list(N) ++ "@localhost.log"))],
-                    Line <- binary:split(Text, <<"\n">>, [global]),
-                    re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
 %% The nodes are given a key one at a time. They accept unencrypted links only until all of them have the key; afterwards the steps are
 %% reversed. Each step restarts one node, so there is always a majority: messages must still be confirmed, and none may be lost.
