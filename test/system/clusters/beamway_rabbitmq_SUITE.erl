@@ -245,12 +245,12 @@ connections_are_cut(Config) ->
     ok = beamway_bench_rabbitmq_cluster:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "small", [1], Config),
     ok = progress(Clients, 50),
-    Before = beamway_bench_rabbit:losses(Cluster),
+    Before = beamway_bench_rabbitmq_cluster:losses(Cluster),
     Cuts = case proplists:get_value(link, Config) of
                stock -> cut_until_lost(1, Before, Cluster);
                tcp -> [cut(N, Cluster) || N <- lists:seq(1, ?CUTS)], ?CUTS
            end,
-    Lost = beamway_bench_rabbit:losses(Cluster) - Before,
+    Lost = beamway_bench_rabbitmq_cluster:losses(Cluster) - Before,
     beamway_runner:say("     ~ts: ~b cuts, and ~b lines of lost nodes or partitions in the logs", [maps:get(name, Cluster), Cuts, Lost]),
     ok = case proplists:get_value(link, Config) of
              stock -> true = Lost > 0, ok;
@@ -265,7 +265,7 @@ connections_are_cut(Config) ->
 
 cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
     cut(N, Cluster),
-    case beamway_bench_rabbit:losses(Cluster) of
+    case beamway_bench_rabbitmq_cluster:losses(Cluster) of
         Before -> cut_until_lost(N + 1, Before, Cluster);
         _ -> N
     end.
