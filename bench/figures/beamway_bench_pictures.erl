@@ -90,7 +90,9 @@ a_chart_has_the_ratios_of_the_tables_test() ->
     ?assertEqual(["l", "l (old)", "l: " ++ ?AGAIN], [labelled("l", Shown) || Shown <- [{fresh, Stored}, {old, Stored}, {hidden, "why"}]]),
     ?assertEqual("l 1 2.000 1.000 4.000\n", text(line({"l", [{1, 2.0, 1.0, 4.0}]}))).
 
-every_chart_is_of_known_results_test() ->
+every_chart_is_of_known_results_test_() -> {timeout, 60, fun every_chart_is_of_known_results/0}.
+
+every_chart_is_of_known_results() ->
     Named = [{Name, Metric} || {chart, _, _, _, Rows} <- beamway_bench_published:config(), {Name, Metrics, _} <- Rows, Metric <- Metrics],
     ?assertEqual([], lists:usort([Name || {Name, _} <- Named]) -- [Name || {Name, _} <- beamway_bench_published:results()]),
     ?assertEqual([], [{Name, Metric} || {Name, Metric} <- Named, {_, #{<<"metrics">> := Entries}} <- [beamway_bench_published:shown(Name)],

@@ -21,7 +21,7 @@
 
 -export([start_link/0, up/1, note/2, records/0, records/1, nodes/0, traffic/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export([look/3]).
+-export([look/3, ask_epmd/2]).
 -export_type([record/0, event/0]).
 
 -define(STEP_MS, 1000).
@@ -456,7 +456,7 @@ is_alive(#{}) -> false.
 
 %% epmd may hang, and there must be time left for the port.
 epmd_said(Node, Family) ->
-    {Asker, Monitor} = spawn_monitor(fun() -> exit({said, beamway_epmd:of_node(Node, Family, undefined)}) end),
+    {Asker, Monitor} = spawn_monitor(?MODULE, ask_epmd, [Node, Family]),
     receive
         {'DOWN', Monitor, process, Asker, {said, Said}} -> Said;
         {'DOWN', Monitor, process, Asker, _Failed} -> unknown
@@ -464,6 +464,10 @@ epmd_said(Node, Family) ->
         exit(Asker, kill),
         unknown
     end.
+
+%% @private Exits with epmd's answer as the reason.
+-spec ask_epmd(node(), beamway_stream:family()) -> no_return().
+ask_epmd(Node, Family) -> exit({said, beamway_epmd:of_node(Node, Family, undefined)}).
 
 %% If epmd has just been restarted, it does not know the peer. It may also have ended, or hang, while the peer lives.
 seen({listed, {_, Now}}, _Node, _Family, Port) when Now =/= Port, Port =/= 0 -> #{epmd => listed_elsewhere};
