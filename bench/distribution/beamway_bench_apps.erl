@@ -119,16 +119,18 @@ on_near(Cluster, Module, Function, Args) -> beamway_bench_far:on_near(Cluster, M
 %% ---- a cut ----
 
 cut(loopback, _) -> [];
-cut(Path, #{contender := #{name := Name, link := Link}, members := [#{os_pid := OsPid}, _]} = Cluster) ->
+cut(Path, #{contender := #{name := Name}, members := [#{os_pid := OsPid}, _]} = Cluster) ->
     Space = string:trim(os:cmd("ip netns identify " ++ integer_to_list(OsPid))),
-    %% The reset that is sent in response must pass, and so must the connection to the host's own epmd.
-    Rule = "! -i lo ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset",
-    Before = resumes(Cluster),
-    Figures = around(Cluster, ?CONFIRM_MS, fun() -> beamway_cut:during({Space, "INPUT"}, [Rule], ?REFUSED_MS) end),
-    Link =:= stock orelse resumes(Cluster) > Before orelse error({nothing_was_cut, Name}),
+    [_, Address] = string:lexemes(atom_to_list(hd(beamway_bench_nodes:names(Cluster))), "@"),
+    %% A reset in response to a received packet has no effect if more data is on its way, so packets that are sent are rejected as well. The resets must pass.
+    Rules = [Direction ++ " ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset" || Direction <- ["! -i lo -d " ++ Address, "! -o lo -s " ++ Address]],
+    Before = connections(Space),
+    Figures = around(Cluster, ?CONFIRM_MS, fun() -> beamway_cut:during({Space, "OUTPUT INPUT"}, Rules, ?REFUSED_MS) end),
+    Before -- connections(Space) =/= [] orelse error({nothing_was_cut, Name}),
     [{cut_key(Path, What), Figure} || {What, Figure} <- Figures].
 
-resumes(Cluster) -> lists:sum([maps:get(resumes, Link, 0) || Link <- beamway_bench_nodes:links(Cluster)]).
+%% Returns both ends of each TCP connection of this host.
+connections(Space) -> [lists:nthtail(2, string:lexemes(Line, " ")) || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established"), "\n")].
 
 %% Disturbs the nodes during the load, and returns what this did.
 around(#{members := [One, Two]} = Cluster, ConfirmMs, Disturb) ->

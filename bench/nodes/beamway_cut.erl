@@ -9,29 +9,31 @@
 -export([close/2, open/1, during/3, of_nodes/2, forget/1, not_epmd/1, connection/2]).
 -export_type([place/0, rule/0]).
 
--type place() :: {Space :: string() | here, Chain :: string()}.
-%% A network namespace or this host, with the chain: `FORWARD' on a router or `INPUT' on the host itself.
+-type place() :: {Space :: string() | here, Chains :: string()}.
+%% A network namespace or this host, with the chain: `FORWARD' on a router or `INPUT' on the host itself. There may be several, separated by spaces.
 -type rule() :: string().
 %% A rule in the syntax of iptables, without the leading `-p tcp'.
 
 %% @doc Applies all rules at the same time; they stay in effect until {@link open/1} is called.
 -spec close(place(), [rule()]) -> ok.
-close({_, Chain} = Place, Rules) ->
-    "" = run(Place, [prepared(Rules), " && iptables -I ", Chain, " -j CUT"]),
+close({_, Chains} = Place, Rules) ->
+    "" = run(Place, [prepared(Rules), " && ", jumps("-I", Chains, " && ")]),
     ok.
 
 %% @doc Removes the rules.
 -spec open(place()) -> ok.
-open({_, Chain} = Place) ->
-    _ = run(Place, ["iptables -D ", Chain, " -j CUT; iptables -F CUT; iptables -X CUT"]),
+open({_, Chains} = Place) ->
+    _ = run(Place, [jumps("-D", Chains, "; "), "; iptables -F CUT; iptables -X CUT"]),
     ok.
 
 %% @doc Applies the rules for `Ms' milliseconds, and returns the system time just before they were removed, in microseconds.
 -spec during(place(), [rule()], Ms :: non_neg_integer()) -> BackUs :: integer().
-during({_, Chain} = Place, Rules, Ms) ->
-    Text = run(Place, [prepared(Rules), io_lib:format(" && iptables -I ~ts -j CUT && sleep ~.3f && date +%s%N && iptables -D ~ts -j CUT", [Chain, Ms / 1000, Chain])]),
+during({_, Chains} = Place, Rules, Ms) ->
+    Text = run(Place, [prepared(Rules), " && ", jumps("-I", Chains, " && "), io_lib:format(" && sleep ~.3f && date +%s%N && ", [Ms / 1000]), jumps("-D", Chains, " && ")]),
     ok = open(Place),
     list_to_integer(string:trim(Text)) div 1000.
+
+jumps(Action, Chains, Between) -> lists:join(Between, [["iptables ", Action, " ", Chain, " -j CUT"] || Chain <- string:lexemes(Chains, " ")]).
 
 prepared(Rules) ->
     lists:join(" && ", ["iptables -N CUT" | ["iptables -A CUT -p tcp " ++ Rule || Rule <- Rules]]).

@@ -103,7 +103,6 @@ by_each(Pool, Server) ->
     [{reply, {echo, Key}} = answer(Ref) || {Key, Ref} <- lists:zip(lists:seq(1, 50), Refs)],
     ok.
 
-%% Returns the stage of the pool to this node, and the reason if there is none.
 stage(Node) ->
     case sys:get_state(teleport_pool) of
         #{Node := {peer, Stage, _, _, _, _, Reason}} -> {Stage, Reason};
