@@ -82,6 +82,7 @@ done
 check holds session CONNECTIONS=3 CUTS=1
 check holds session SILENT=0 BYTES=1 CUTS=1
 check holds session CONNECTIONS=3 CUTS=0 CRASHES=1
+check holds session CONNECTIONS=3 SILENT=0 BYTES=1 CUTS=1 CRASHES=1
 for switch in NO_FREEZE EARLY NO_NUMBER KEEPS_LESS; do
     check breaks session "$switch"
 done
