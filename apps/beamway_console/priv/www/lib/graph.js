@@ -36,8 +36,10 @@ export function layout(nodes, wide) {
   }
   const places = new Map();
   for (const host of hosts) {
+    // The first node of each of several hosts is on the outer side. If it were at the top, links between two hosts would cover links within them.
+    const first = hosts.length > 1 ? Math.atan2(host.y, host.x) : -Math.PI / 2;
     host.nodes.forEach((name, at) => {
-      const angle = (2 * Math.PI * at) / host.nodes.length - Math.PI / 2;
+      const angle = (2 * Math.PI * at) / host.nodes.length + first;
       places.set(name, { x: host.x + host.ring * Math.cos(angle), y: host.y + host.ring * Math.sin(angle), angle, alone: host.nodes.length === 1 });
     });
   }
