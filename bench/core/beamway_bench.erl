@@ -49,6 +49,7 @@ alone() ->
      {"paced", beamway_bench_paced, "calls at a pace, from one to 4,000 a second, to one peer and to many"},
      {"peers", beamway_bench_peers, "one node with 100 to 3,000 links: memory, ticks, a broadcast, a third of the peers gone at once"},
      {"recorder", beamway_bench_recorder, "processor time of calls and of nodes at rest, with the flight recorder and without it, and of calls with a trace context"},
+     {"session", beamway_bench_session, "calls and streams, with links that outlive their connections and without, and beside another checkout"},
      {"mesh", beamway_bench_mesh, "150 nodes that are all connected with each other, a third of them killed"},
      {"broadcast", beamway_bench_broadcast, "bytes over a slow link, one process to a group on 16 nodes (root)"},
      {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best"},

@@ -20,12 +20,10 @@
 -define(MESSAGE, <<"processor time of a message in a stream">>).
 -define(MESSAGES, <<"messages in a stream">>).
 -define(REST, <<"processor time at rest">>).
--define(CALLERS, 100).
 -define(BYTES, 64).
 -define(NODES, 18). % 153 links
 
 -type state() :: on | off.
--type window() :: {CpuUs :: number(), Count :: number(), Ns :: pos_integer()}.
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.
@@ -41,69 +39,43 @@ groups(#{nodes := Nodes} = Settings) ->
      #{nodes => Nodes, contenders => [beamway_tcp], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
 
 busy(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
-    ok = start(echo, Cluster, WarmMs),
-    Calls = alternated(Settings, fun(State) -> ok = switched(State, Cluster), of_calls(Cluster, Ms) end),
-    ok = stop(Cluster),
-    _ = of_stream(Cluster, WarmMs),
-    Messages = alternated(Settings, fun(State) -> ok = switched(State, Cluster), of_stream(Cluster, Ms) end),
-    maps:merge(figures(Cluster, Calls, [{?CALL, fun cost/1}, {?CALLS, fun rate/1}]), figures(Cluster, Messages, [{?MESSAGE, fun cost/1}, {?MESSAGES, fun rate/1}])).
+    ok = beamway_bench_window:start(echo, Cluster, WarmMs),
+    Calls = alternated(Settings, fun(State) -> ok = switched(State, Cluster), beamway_bench_window:of_calls(Cluster, Ms) end),
+    ok = beamway_bench_window:stop(Cluster),
+    _ = beamway_bench_window:of_stream(Cluster, ?BYTES, WarmMs),
+    Messages = alternated(Settings, fun(State) -> ok = switched(State, Cluster), beamway_bench_window:of_stream(Cluster, ?BYTES, Ms) end),
+    maps:merge(figures(Cluster, Calls, [{?CALL, fun beamway_bench_window:cost/1}, {?CALLS, fun beamway_bench_window:rate/1}]),
+               figures(Cluster, Messages, [{?MESSAGE, fun beamway_bench_window:cost/1}, {?MESSAGES, fun beamway_bench_window:rate/1}])).
 
 %% The measurement without a context is stored under the name of a separate contender.
 traced(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
     Windows = alternated(Settings, fun(State) ->
-                                           ok = start(case State of on -> traced; off -> echo end, Cluster, WarmMs),
-                                           Window = of_calls(Cluster, Ms),
-                                           ok = stop(Cluster),
+                                           ok = beamway_bench_window:start(case State of on -> traced; off -> echo end, Cluster, WarmMs),
+                                           Window = beamway_bench_window:of_calls(Cluster, Ms),
+                                           ok = beamway_bench_window:stop(Cluster),
                                            Window
                                    end),
-    figures(Cluster, Windows, [{?CALL, fun cost/1}]).
+    figures(Cluster, Windows, [{?CALL, fun beamway_bench_window:cost/1}]).
 
 %% Returns the CPU time per node and second. It waits first because a link is not idle in the first seconds after connecting.
 at_rest(#{members := Members} = Cluster, #{rest_ms := Ms} = Settings) ->
     receive after Ms -> ok end,
     Windows = alternated(Settings, fun(State) ->
                                            ok = switched(State, Cluster),
-                                           window(Cluster, fun() -> receive after Ms -> length(Members) * Ms / 1000 end end)
+                                           beamway_bench_window:take(Cluster, fun() -> receive after Ms -> length(Members) * Ms / 1000 end end)
                                    end),
-    figures(Cluster, Windows, [{?REST, fun cost/1}]).
-
-start(Kind, Cluster, WarmMs) ->
-    Load = #{kind => Kind, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES},
-    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start, [Load]),
-    receive after WarmMs -> ok end.
-
-stop(Cluster) ->
-    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
-    ok.
+    figures(Cluster, Windows, [{?REST, fun beamway_bench_window:cost/1}]).
 
 switched(State, Cluster) ->
     _ = beamway_bench_nodes:all(Cluster, sys, case State of on -> resume; off -> suspend end, [beamway_recorder]),
     ok.
 
-of_calls(Cluster, Ms) ->
-    Calls = fun() -> lists:sum(beamway_bench_nodes:all(Cluster, beamway_bench_load, calls, [])) end,
-    window(Cluster, fun() -> Before = Calls(), receive after Ms -> Calls() - Before end end).
-
-of_stream(Cluster, Ms) -> window(Cluster, fun() -> map_get(messages, beamway_bench_stream:small(Cluster, Ms)) end).
-
--spec window(beamway_bench_nodes:cluster(), fun(() -> Count :: number())) -> window().
-window(Cluster, Fun) ->
-    {Cpu, Start} = {cpu_us(Cluster), erlang:monotonic_time(nanosecond)},
-    Count = Fun(),
-    {cpu_us(Cluster) - Cpu, Count, erlang:monotonic_time(nanosecond) - Start}.
-
-cpu_us(Cluster) -> beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster)).
-
--spec alternated(map(), fun((state()) -> window())) -> #{state() => window()}.
+-spec alternated(map(), fun((state()) -> beamway_bench_window:t())) -> #{state() => beamway_bench_window:t()}.
 alternated(#{pairs := Pairs}, Measure) ->
     lists:foldl(fun(State, Sums) ->
                         {Cpu, Count, Ns} = Measure(State),
                         maps:update_with(State, fun({C, N, T}) -> {C + Cpu, N + Count, T + Ns} end, {Cpu, Count, Ns}, Sums)
                 end, #{}, lists:append([beamway_bench_run:shuffled([on, off]) || _ <- lists:seq(1, Pairs)])).
-
-cost({Cpu, Count, _}) -> Cpu / Count.
-
-rate({_, Count, Ns}) -> Count * 1.0e9 / Ns.
 
 figures(#{contender := #{name := Name}}, #{on := On, off := Off}, Figures) ->
     maps:from_list([Figure || {Key, Of} <- Figures, Figure <- [{Key, Of(On)}, {{without(Name), Key}, Of(Off)}]]).

@@ -7,7 +7,7 @@
 
 -export([prepare/2, groups/1, metrics/1]).
 %% Called by other benchmarks.
--export([measure/2, small/2, large/2, key/1]).
+-export([measure/2, messages/3, large/2, key/1]).
 
 %% Each entry has the size of a message in bytes, the number of messages between confirmations, and the number of messages that may be unconfirmed (1,
 %% 8, 32 and 64 MB).
@@ -40,9 +40,9 @@ measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
                         figure(Size, stream(Cluster, Size, Ms))
                     end || Size <- Sizes]).
 
-%% @doc Sends 64 B messages for `Ms' milliseconds.
--spec small(beamway_bench_nodes:cluster(), Ms :: pos_integer()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
-small(Cluster, Ms) -> stream(Cluster, hd(?SMALL), Ms).
+%% @doc Sends messages of 64 B, 4 KB, 1 MB or 16 MB for `Ms' milliseconds, and returns how many arrived.
+-spec messages(beamway_bench_nodes:cluster(), Bytes :: pos_integer(), Ms :: pos_integer()) -> Count :: pos_integer().
+messages(Cluster, Bytes, Ms) -> map_get(messages, stream(Cluster, lists:keyfind(Bytes, 1, ?SMALL ++ ?LARGE), Ms)).
 
 %% The first node sends, whichever side opened the connection.
 stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->

@@ -14,6 +14,8 @@
               | tls | ktls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
               %% The same nodes as those of another contender, but without the feature that is measured; see beamway_bench_recorder.
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
+              %% Those of beamway_bench_session.
+              | beamway_no_resume | beamway_tcp_no_resume | beamway_tls_no_resume | beamway_other | beamway_tcp_other | beamway_tls_other
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),

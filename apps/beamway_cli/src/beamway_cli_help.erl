@@ -177,6 +177,7 @@ text("bench") ->
     "  paced      calls at a pace, from one to 4,000 a second\n"
     "  peers      one node with 100 to 3,000 links\n"
     "  recorder   processor time with the flight recorder and without it\n"
+    "  session    links that outlive their connections beside links that do not\n"
     "  mesh       150 nodes, all connected with each other\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with outdated information\n"
