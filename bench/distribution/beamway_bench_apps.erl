@@ -24,8 +24,6 @@
 -define(REPEATS, 7).
 -define(STREAMS, beamway_bench_apps_streams).
 -define(STREAM_BYTES, 10000000).
-%% This rate is so high that each stream sends its next message as soon as the previous one has been confirmed.
--define(UNPACED, 1.0e9).
 
 -define(CUT_LOADS, [transaction, pubsub]).
 %% Operations start for two seconds, one of each load every 2 ms, so there are 1,000 of each.
@@ -44,15 +42,10 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case beamway_bench_net:chosen(proplists:get_value(path, Given, all), ?PATHS) of
-        {error, Why} -> {error, Why};
-        {ok, Paths} ->
-            Nets = lists:delete(loopback, Paths),
-            case {Nets, beamway_bench_net:check(), os:find_executable("iptables")} of
-                {[_ | _], {error, Why}, _} -> {error, [Why, ", or with --path loopback"]};
-                {[_ | _], ok, false} -> {error, "missing: iptables. Run: scripts/install-packages bench"};
-                _ -> beamway_bench_far:with_mnesia((settings(Paths, Speed, Given))#{facts => beamway_bench_net:facts(Nets)})
-            end
+    case {beamway_bench_net:chosen_or_loopback(proplists:get_value(path, Given, all), ?PATHS), os:find_executable("iptables")} of
+        {{error, Why}, _} -> {error, Why};
+        {{ok, _, [_ | _]}, false} -> {error, "missing: iptables. Run: scripts/install-packages bench"};
+        {{ok, Paths, Nets}, _} -> beamway_bench_far:with_mnesia((settings(Paths, Speed, Given))#{facts => beamway_bench_net:facts(Nets)})
     end.
 
 %% Each turn needs new nodes, even with --quick, because the cut has separated those of stock distribution.
@@ -88,7 +81,7 @@ measure(Path, Cluster, #{warm_ms := WarmMs} = Settings) ->
     maps:from_list(Loads ++ Streams ++ cut(Path, Cluster)).
 
 load(Load, Path, Cluster, Settings) ->
-    Cpu = fun() -> beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster)) end,
+    Cpu = fun() -> beamway_bench_nodes:cpu_us(Cluster) end,
     {Times, Before, After} = beamway_bench_far:at_pace(Load, Cluster, Settings, Cpu),
     {{Done, Us}, _, _} = beamway_bench_far:at_full_rate(Load, Cluster, longer(has_streams(Path), Settings), Cpu),
     [{rate, Done * 1.0e6 / Us}] ++ [{What, beamway_bench_stats:percentile(P, Times) / 1000} || {What, P} <- [{p50, 50}, {p99, 99}]]
@@ -102,7 +95,7 @@ start_streams(false, _, _) -> ok;
 start_streams(true, #{members := [Near, Other]} = Cluster, WarmMs) ->
     [_, Far] = beamway_bench_nodes:names(Cluster),
     true = beamway_bench_nodes:call(Other, beamway_bench_messages, start_sink, []),
-    ok = beamway_bench_nodes:call(Near, beamway_bench_messages, start_streams, [?STREAMS, stock, Far, ?STREAM_BYTES, ?UNPACED]),
+    ok = beamway_bench_nodes:call(Near, beamway_bench_messages, start_streams, [?STREAMS, stock, Far, ?STREAM_BYTES, infinity]),
     receive after WarmMs -> ok end.
 
 sent(Path, Cluster) ->
@@ -129,7 +122,7 @@ cut(Path, #{contender := #{name := Name}, members := [#{os_pid := OsPid}, _]} = 
     Before -- connections(Space) =/= [] orelse error({nothing_was_cut, Name}),
     [{cut_key(Path, What), Figure} || {What, Figure} <- Figures].
 
-%% Returns both ends of each TCP connection of this host.
+%% Returns both ends of each TCP connection in the namespace.
 connections(Space) -> [lists:nthtail(2, string:lexemes(Line, " ")) || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established"), "\n")].
 
 %% Disturbs the nodes during the load, and returns what this did.
@@ -149,7 +142,7 @@ around(#{members := [One, Two]} = Cluster, ConfirmMs, Disturb) ->
     [{nodedowns, length(Down)}, {{transaction, lost}, ?WATCH_MS div ?EVERY_MS - beamway_bench_nodes:call(Two, ?MODULE, replicated, [])},
      {{transaction, longest}, Longest}, {{pubsub, lost}, Lost}, {{pubsub, longest}, LongestToo}].
 
-%% @private Starts a process that connects to the node whenever there is no connection.
+%% @private Starts a process that keeps connecting to the node, which has no effect while it is connected.
 -spec stay_connected(node()) -> ok.
 stay_connected(Node) ->
     _ = spawn(fun() -> connect_again(Node) end),

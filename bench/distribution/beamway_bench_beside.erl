@@ -12,15 +12,13 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
-%% Called by beamway_bench_between.
+%% Called by beamway_bench_between_hosts.
 -export([measure/3, key/2]).
 
 -define(PATHS, [loopback, veth, path_1ms, path_20ms]).
 -define(BYTES, 10000000).
 -define(MEDIUM, 100000).
 -define(MEDIUM_EVERY_MS, 10).
-%% This rate is so high that each stream sends its next message as soon as the previous one has been confirmed.
--define(UNPACED, 1.0e9).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -30,13 +28,9 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case beamway_bench_net:chosen(proplists:get_value(path, Given, all), ?PATHS) of
+    case beamway_bench_net:chosen_or_loopback(proplists:get_value(path, Given, all), ?PATHS) of
         {error, Why} -> {error, Why};
-        {ok, Paths} ->
-            case {lists:delete(loopback, Paths), beamway_bench_net:check()} of
-                {[_ | _], {error, Why}} -> {error, [Why, ", or with --path loopback"]};
-                {Nets, _} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets)}}
-            end
+        {ok, Paths, Nets} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets)}}
     end.
 
 settings(Paths, quick) -> #{paths => Paths, warm_ms => 300, ms => 1000, budget_ms => 36000 * length(Paths)};
@@ -58,7 +52,7 @@ measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
     _ = [beamway_bench_nodes:call(Two, beamway_bench_messages, Start, []) || Start <- [start_server, start_sink]],
     Way = beamway_bench_messages:open(Cluster, Names),
-    ok = beamway_bench_nodes:call(One, beamway_bench_messages, start_streams, [Way, Second, ?BYTES, ?UNPACED]),
+    ok = beamway_bench_nodes:call(One, beamway_bench_messages, start_streams, [Way, Second, ?BYTES, infinity]),
     _ = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [Way, Second, WarmMs], WarmMs + 90000),
     {Sent, From} = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
     Times = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [Way, Second, Ms], Ms + 90000),

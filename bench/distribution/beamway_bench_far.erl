@@ -110,7 +110,7 @@ on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:
 
 %% Returns what has been used so far, and how many of the sent bytes had been compressed just before that.
 sample(Cluster) ->
-    maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster))}).
+    maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => beamway_bench_nodes:cpu_us(Cluster)}).
 
 of_link(#{contender := #{link := stock}}) -> #{sent => 0, compressed => 0};
 of_link(Cluster) ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench session': what does it cost that a link outlives its connection? It measures calls of 100 callers, and streams of 64 B, 4 KB and 1 MB
 %% messages, over shared memory, TCP and TLS: the rates, and the CPU time of both nodes. Each link is compared with the same link between nodes with
-%% `resume_ms' 0, and with `--beside DIR' also with that of another checkout, which must be built.
+%% `resume_ms' 0, and if `--beside' names another checkout, which must be built, also with the same link of that checkout.
 -module(beamway_bench_session).
 -behaviour(beamway_bench).
 
@@ -21,7 +21,7 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    Times = case Speed of quick -> #{warm_ms => 30, window_ms => 150}; full -> #{warm_ms => 300, window_ms => 1500} end,
+    {ok, Times} = beamway_bench_stream:prepare([], Speed),
     All = beamway_bench_contender:all(beamway_bench_checkout:root(), proplists:get_value(poll_us, Given)),
     case proplists:get_value(beside, Given, none) of
         none -> {ok, Times#{others => [no_resume], contenders => with(no_resume, none, All)}};

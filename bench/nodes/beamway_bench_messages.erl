@@ -169,14 +169,15 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
     %% A stream that is late does not catch up, because the rate is an upper limit.
     stream(Way, Node, Binary, Count, EveryUs, max(Due + EveryUs, erlang:monotonic_time(microsecond) - EveryUs)).
 
-%% @doc Starts four streams to the node that together send `Rate' messages per second until {@link stop/0} is called.
--spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
+%% @doc Starts four streams to the node that together send `Rate' messages per second until {@link stop/0} is called. If the rate is `infinity', each
+%% stream sends its next message as soon as the previous one has been confirmed.
+-spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float() | infinity) -> ok.
 start_streams(Way, Node, Bytes, Rate) -> start_streams(?KEEPER, Way, Node, Bytes, Rate).
 
 %% @doc Like {@link start_streams/4}, but the streams have a name for {@link done/1} and {@link stop/1}, so that the node can run another load meanwhile.
--spec start_streams(Name :: atom(), way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
+-spec start_streams(Name :: atom(), way(), node(), Bytes :: pos_integer(), Rate :: float() | infinity) -> ok.
 start_streams(Name, Way, Node, Bytes, Rate) ->
-    EveryUs = round(4 * 1.0e6 / Rate),
+    EveryUs = case Rate of infinity -> 0; _ -> round(4 * 1.0e6 / Rate) end,
     Binary = binary:copy(<<"s">>, Bytes),
     keep(Name, kill, [fun(Count) -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end || N <- [0, 1, 2, 3]]).
 

@@ -3,7 +3,7 @@
 %% This needs root.
 -module(beamway_bench_net).
 
--export([names/0, chosen/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
+-export([names/0, chosen/2, chosen_or_loopback/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
 
 -export_type([name/0, net/0]).
 
@@ -23,6 +23,17 @@ chosen(Text, Names) ->
     case [Name || Name <- Names, atom_to_list(Name) =:= Text] of
         [] -> {error, ["--path ", Text, ": expected one of ", lists:join(", ", [atom_to_list(Name) || Name <- Names])]};
         Chosen -> {ok, Chosen}
+    end.
+
+%% @doc Like {@link chosen/2}, for names that include `loopback', which needs no root. Also returns the networks among the chosen ones, which can be
+%% created here.
+-spec chosen_or_loopback(Text :: string() | all, Names) -> {ok, Names, [name()]} | {error, unicode:chardata()} when Names :: [loopback | name(), ...].
+chosen_or_loopback(Text, Names) ->
+    case {chosen(Text, Names), check()} of
+        {{error, Why}, _} -> {error, Why};
+        {{ok, [loopback]}, _} -> {ok, [loopback], []};
+        {{ok, _}, {error, Why}} -> {error, [Why, ", or with --path loopback"]};
+        {{ok, Chosen}, ok} -> {ok, Chosen, lists:delete(loopback, Chosen)}
     end.
 
 %% The queue holds the data of one round trip, but at least 2 ms of data. Offload is on, as it is between real hosts; without it, handling each
@@ -107,7 +118,8 @@ close(#{close := Close}) -> Close().
 
 chosen_test_() ->
     [?_assertEqual({ok, [veth, loopback]}, chosen(all, [veth, loopback])), ?_assertEqual({ok, [loopback]}, chosen("loopback", [veth, loopback])),
-     ?_assertMatch({error, _}, chosen("wifi", [veth]))].
+     ?_assertMatch({error, _}, chosen("wifi", [veth])),
+     ?_assertEqual({ok, [loopback], []}, chosen_or_loopback("loopback", [loopback, veth])), ?_assertMatch({error, _}, chosen_or_loopback("wifi", [loopback, veth]))].
 
 facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),

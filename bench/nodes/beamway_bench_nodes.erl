@@ -11,7 +11,7 @@
 -module(beamway_bench_nodes).
 
 -export([start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
-         names/1, os_pids/1, links/1, counters/1]).
+         names/1, os_pids/1, cpu_us/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
 
@@ -305,6 +305,10 @@ names(#{members := Members}) ->
 -spec os_pids(cluster()) -> [pos_integer()].
 os_pids(#{members := Members}) ->
     [OsPid || #{os_pid := OsPid} <- Members].
+
+%% @doc Returns the CPU time that all nodes have used, in microseconds.
+-spec cpu_us(cluster()) -> number().
+cpu_us(Cluster) -> beamway_bench_os:sum_thread_us(os_pids(Cluster)).
 
 %% @doc Returns the links that all nodes report; the list is empty for a stock carrier.
 -spec links(cluster()) -> [map()].

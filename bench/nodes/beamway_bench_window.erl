@@ -36,11 +36,9 @@ of_stream(Cluster, Bytes, Ms) -> take(Cluster, fun() -> beamway_bench_stream:mes
 %% @doc Measures the given work, which returns how much it has done.
 -spec take(beamway_bench_nodes:cluster(), fun(() -> Count :: number())) -> t().
 take(Cluster, Fun) ->
-    {Cpu, Start} = {cpu_us(Cluster), erlang:monotonic_time(nanosecond)},
+    {Cpu, Start} = {beamway_bench_nodes:cpu_us(Cluster), erlang:monotonic_time(nanosecond)},
     Count = Fun(),
-    {cpu_us(Cluster) - Cpu, Count, erlang:monotonic_time(nanosecond) - Start}.
-
-cpu_us(Cluster) -> beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster)).
+    {beamway_bench_nodes:cpu_us(Cluster) - Cpu, Count, erlang:monotonic_time(nanosecond) - Start}.
 
 %% @doc Returns the CPU time of one operation in microseconds.
 -spec cost(t()) -> float().
