@@ -4,8 +4,8 @@
 %% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. While this node and all its links
 %% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. Seconds that it missed,
 %% or that it rested, get steps as well, so the age of a step is its place in the history. In between the server is notified of events on links
-%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd and tries its port, {@link beamway_verdict} finds the cause, and one line is logged. The
-%% records of ended links are kept for an hour.
+%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd and tries its port, {@link beamway_verdict} finds the cause, and one
+%% line is logged. The records of ended links are kept for an hour.
 %%
 %% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
 %% that is not running. For the same reason it is this server that tells the driver that the node is running: it opens a port of its own, over which it

@@ -185,7 +185,7 @@ resumes(Peer, Node) ->
     {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
     maps:get(resumes, Info, 0).
 
-%% Returns how many lines of a node's log say that the link goes on.
+%% Counts the lines in a node's log that report a resumed link.
 lines(Node, Config) ->
     [Name, _] = string:split(atom_to_list(Node), "@"),
     length(string:split(beamway_peer:log_text(log(Name, Config)), "goes on over a new connection", all)) - 1.

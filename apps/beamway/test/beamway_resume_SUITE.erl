@@ -2,8 +2,8 @@
 %% @doc Callers that have no right to a link, and callers that have the key of one and lie (docs/dev/session.md).
 %%
 %% The caller is the test itself. It calls the node under test, which has a link to `Other', the one that the caller is after, and a link to `Friend',
-%% which no case may touch. A caller without the key gets nothing: it is rejected and counted, and the link keeps its connection. The key stands for
-%% the peer, so a caller that has it and lies can end this one link, and the log says why.
+%% which no case may touch. A caller without the key gets nothing: it is rejected and counted, and the link keeps its connection. A caller
+%% with the key counts as the peer, so if it lies, it can end this one link, and the log says why.
 -module(beamway_resume_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -58,7 +58,7 @@ end_per_testcase(_Case, Config) ->
         {Now, Before} -> {fail, {friend_noticed, Before, Now}}
     end.
 
-%% Returns the token and the key of each link, if there are so many.
+%% Returns the token and the key of each link, or false unless there are `Count' links.
 sessions(Peer, Count) ->
     case beamway_peer:call(Peer, ets, match, [beamway_links, {{session, '$1'}, '$2'}]) of
         Rows when length(Rows) =:= Count -> [{Id, Key} || [Id, #{key := Key}] <- Rows];

@@ -112,7 +112,8 @@ request(Pool, To, Key, Label, Request, Wait) ->
                         end
                 end).
 
-%% @doc Tells the node that the calling process no longer waits for the reply to this request, unless there is no room.
+%% @doc Tells the node that the calling process no longer waits for the reply to this request. If the connection is full, the
+%% node is not told.
 -spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
 -dialyzer({no_improper_lists, [cancel/3]}).
 cancel(Pool, Key, Ref) ->

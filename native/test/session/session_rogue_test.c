@@ -38,8 +38,8 @@ static bool one_joins(uint64_t number)
     return has_joined;
 }
 
-/* A connection that presents the number of another epoch is rejected, and so is every connection
- * for which there is no place. */
+/* A connection that presents the number of another epoch is rejected, and so is any connection
+ * beyond the maximum. */
 static void no_more_join_than_may(void)
 {
     CHECK_IN(start_spread(2));
