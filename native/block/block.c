@@ -15,7 +15,7 @@
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
 #define BUCKETS 256
-#define TMPFS 0x01021994 /* TMPFS_MAGIC from linux/magic.h: memory in which lseek finds holes */
+#define TMPFS 0x01021994 /* TMPFS_MAGIC from linux/magic.h; on tmpfs, lseek finds holes */
 #define SHARE_OF_DESCRIPTORS 4
 #define MOST_BLOCKS 4096
 
@@ -161,7 +161,7 @@ static bool counted(bw_blocks_t *blocks, uint64_t size)
     return done;
 }
 
-/* ---- making a block ---- */
+/* ---- creating a block ---- */
 
 static bw_block_t *new_block(bw_blocks_t *blocks, int fd, size_t size)
 {

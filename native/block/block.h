@@ -22,25 +22,25 @@ typedef struct bw_blocks bw_blocks_t;
 
 typedef struct {
     uint64_t blocks, bytes;         /* currently referenced, each counted once */
-    uint64_t max_blocks, max_bytes; /* limits for making new blocks */
+    uint64_t max_blocks, max_bytes; /* limits, which only a call with `beyond` may exceed */
     uint64_t made, received;        /* since the start */
     uint64_t refused;               /* because a limit was reached */
     uint64_t waiting; /* descriptors that were received but not yet adopted; counted as blocks */
 } bw_blocks_info_t;
 
-/* Creates the record of this process's blocks. Blocks and descriptors waiting to be adopted
- * together use at most a quarter of the descriptors that the process may open, not counting those
- * taken with `beyond`. */
+/* Creates the record of this process's blocks. In total, blocks and descriptors that have not been
+ * adopted yet use at most a quarter of the descriptors that the process may open, not counting
+ * those that were taken with `beyond`. */
 bw_blocks_t *bw_blocks_new(uint64_t max_bytes);
 
-/* Call this only when no blocks and no channels are left. */
+/* Must be called only when no blocks and no channels are left. */
 void bw_blocks_delete(bw_blocks_t *blocks);
 
 void bw_blocks_limit(bw_blocks_t *blocks, uint64_t max_bytes);
 
 bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
-/* ---- making a block ---- */
+/* ---- creating a block ---- */
 
 /* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. BW_LIMIT:
  * a limit was reached. */
@@ -84,8 +84,9 @@ bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond);
 void bw_blocks_release(bw_blocks_t *blocks);
 
 /* Creates a block, with one reference, from a descriptor that a peer has passed. BW_LIMIT: there
- * would be too many blocks and `beyond` is not set, or memory is exhausted; only in this case does
- * the caller still own the descriptor. BW_REFUSED: the descriptor is not a block of that size. */
+ * would be too many blocks and `beyond` is not set, or memory is exhausted; only after BW_LIMIT
+ * does the caller still own the descriptor. BW_REFUSED: the descriptor is not a block of that
+ * size. */
 bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
                            bw_block_t **block_p, bw_error_t *error_p);
 

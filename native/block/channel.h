@@ -8,11 +8,13 @@
 /* A channel passes blocks from the connecting process to the listening one. Blocks are numbered,
  * and the sender must tell the receiver their numbers by other means. An end never outlives its
  * process, because the kernel closes it. Any thread may call any of these functions. None of them
- * waits for another process, except bw_channel_accept, which waits up to BW_CHANNEL_SILENT_MS plus
- * one millisecond for each peer queued behind silent ones. */
+ * waits for another process, except bw_channel_accept, which waits for at most
+ * BW_CHANNEL_SILENT_MS, plus one millisecond for each peer that is queued behind silent ones. */
 
-#define BW_BLOCK_PASSED_MAX 64   /* per channel: blocks passed but not yet taken */
-#define BW_CHANNEL_SILENT_MS 100 /* from connecting to sending the token; usually microseconds */
+#define BW_BLOCK_PASSED_MAX 64 /* per channel: blocks that have been passed but not yet taken */
+
+/* How much time a peer has to send the token after connecting, which usually takes microseconds. */
+#define BW_CHANNEL_SILENT_MS 100
 
 typedef struct bw_channel bw_channel_t;
 

@@ -5,7 +5,7 @@
  *
  * Slow operations (copying, unmapping, closing a channel) run on dirty schedulers. When the last
  * binary of a large block is garbage-collected, the block is put on a list, and the process that
- * has called reaper_nif gets a message that makes it free the blocks on the list.
+ * called reaper_nif receives a message and then frees the blocks on the list.
  */
 #include <erl_nif.h>
 #include <fcntl.h>
@@ -578,5 +578,6 @@ static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argumen
     return 0;
 }
 
-/* The library cannot be unloaded, because binaries may outlive the module and need the state. */
+/* There is no function to unload the library, because binaries may outlive the module and need the
+ * state. */
 ERL_NIF_INIT(beamway_block, functions, load, NULL, upgrade, NULL)

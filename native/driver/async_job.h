@@ -8,16 +8,16 @@
 #include "reply.h"
 
 /*
- * A command that uses a file system or loads a library may take longer than a scheduler thread may
- * be blocked, so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller
- * later gets {Port, done, Reply} with the actual reply.
+ * A command that accesses a file system or loads a library could block a scheduler thread for too
+ * long, so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller later
+ * receives the actual reply in the message {Port, done, Reply}.
  */
 #define JOB_PATH_BYTES 4096
 
 typedef struct job job_t;
 
-/* The kinds of work for the async thread. Every structure passed to that thread has this as its
- * first member. */
+/* The kinds of work for the async thread. Every structure passed to that thread has an async_kind_t
+ * as its first member. */
 typedef enum { ASYNC_JOB, ASYNC_CLOSING /* closing.c */ } async_kind_t;
 
 struct job {
@@ -33,8 +33,8 @@ struct job {
 };
 
 /* Creates a job for the caller of the running command, but does not start it. Returns NULL if the
- * path is too long or memory runs out. The port lock must be held when calling this, job_begin and
- * job_end. */
+ * path is too long or memory runs out. Callers of this function, job_begin and job_end must hold
+ * the port lock. */
 job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len);
 
 /* Starts the job. Returns false, and frees the job, if the VM does not accept it. */

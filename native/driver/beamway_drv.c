@@ -2,8 +2,9 @@
 
 /*
  * The port driver. A port is one link to one peer, and it becomes a distribution controller when it
- * is passed to erlang:setnode/3. Its only user is apps/beamway/src/beamway_port.erl, which
- * documents the commands. Every callback runs under the port lock; nothing here blocks or logs.
+ * is passed to erlang:setnode/3. The driver is used only by apps/beamway/src/beamway_port.erl,
+ * which documents the commands. Every callback runs under the port lock; nothing here blocks or
+ * logs.
  */
 
 #include <stdio.h>
@@ -25,7 +26,7 @@
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
 #define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */
-#define AGAIN_MS 200    /* the same while this system has bytes that the peer's has not received */
+#define AGAIN_MS 200    /* this delay while the peer's kernel has not received all sent bytes */
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
 #define TOGETHER_MS 256 /* idle links do so at multiples of this, to share a wake-up */
 
@@ -38,8 +39,8 @@ enum {
                              senders */
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> the numbers of command_stats, 64 bits each */
-    COMMAND_RECEIVE,      /* -> 1 if no more will ever arrive, bytes_in:64 */
-    COMMAND_PACKETS,      /* bytes already read from the connection -> ; makes frames packets */
+    COMMAND_RECEIVE,      /* -> 1 if nothing more will ever arrive, bytes_in:64 */
+    COMMAND_PACKETS,      /* bytes already read from the connection -> ; switches to packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
     COMMAND_FLUSH, /* -> ; the caller becomes the keeper: it gets `flush` when it must flush again,
                       and the messages in senders.h */
@@ -137,8 +138,8 @@ static bool has_news(const bw_port_t *self)
 
 /* Sets the timer if there is news. An idle link is also tested from time to time. Otherwise this
  * side would not notice that the path is lost until the VM's next tick, and by then the peer, which
- * may be unable to connect, would have given up the link. The path counts as lost once TCP has sent
- * the same bytes twice, which takes 600 ms, so there is no hurry to look. */
+ * may be unable to connect, would have given up on the link. The path counts as lost once TCP has
+ * sent the same bytes twice, which takes 600 ms, so there is no hurry to look. */
 static void check_session_in(bw_port_t *self, int64_t news_ms)
 {
     bool is_news;
@@ -190,10 +191,10 @@ static void check_later(bw_port_t *self)
     set_check(self, CHECK_MS);
 }
 
-/* Arranges for the port to be called again if the pump asks for it. A cut link is read until its
- * end, because the VM may not report its event. A timer of 0 would run in the same execution of the
- * port unless the port has used up its time slice, so this consumes the slice to let other ports
- * run in between. */
+/* Arranges for the port to be called again if the pump asks for it. A cut link is read until
+ * nothing is left, because the VM may not report an event for it. A timer of 0 would fire within
+ * the same execution of the port unless the port has used up its time slice, so this consumes the
+ * slice to let other ports run in between. */
 static void come_back(bw_port_t *self)
 {
     bool is_cut = !self->pump.is_closing && pump_is_cut(&self->pump);
@@ -213,8 +214,8 @@ static bool is_corrupt(const bw_link_t *link)
     return link->ops->is_corrupt && link->ops->is_corrupt(link);
 }
 
-/* For packets, the reason is the same as OTP's port gives, whatever the system reports. TLS
- * failures keep their own names. */
+/* If frames are packets, the reason is the one that OTP's own port would give, whatever the system
+ * reports. TLS failures keep their own names. */
 static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
@@ -281,8 +282,8 @@ static void lose(bw_port_t *self, const char *reason)
     tell_keeper(self, "lost", reason);
 }
 
-/* The peer may have given up the link while this process was stopped. Only a new connection can
- * show whether it did, so nothing more is read over this one. Must be called before anything that
+/* The peer may have given up on the link while this process was stopped. Only a new connection can
+ * show whether it has, so nothing more is read from this one. Must be called before anything that
  * reads. */
 static bool was_stopped(bw_port_t *self)
 {
@@ -376,7 +377,7 @@ static bool command_load(bw_port_t *self, const char *data)
     return true;
 }
 
-/* If frames are packets, only a session guarantees that the peer understands words. */
+/* If frames are packets, only a session guarantees that the peer understands words (frame.h). */
 static bool command_tell_load(bw_port_t *self)
 {
     if (!self->pump.link || self->active || (self->pump.is_packets && !self->pump.session.is_on))
@@ -741,7 +742,7 @@ static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
-    /* The result can be ignored: the keeper only exits together with the connection, which also
+    /* The result can be ignored: the keeper exits only together with the connection, which also
      * ends the port. */
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
@@ -764,7 +765,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     port_settle(self, result);
 }
 
-/* Only called for connections whose own descriptor is polled. */
+/* Called only for connections whose own descriptor is polled. */
 static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -812,7 +813,7 @@ static void drv_flush(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     pump_finish(&self->pump);
-    if (!pump_is_attached(&self->pump)) /* there is no connection to send them over */
+    if (!pump_is_attached(&self->pump)) /* no connection is left to send the queued bytes */
         pump_drop(&self->pump);
     close_later(self);
     come_back(self);

@@ -12,7 +12,7 @@ static void free_later(void *data)
     struct timespec now;
     int64_t waited_ms;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* the VM's clock may only be read on schedulers */
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* the VM's clock may be read only on schedulers */
     waited_ms = (now.tv_sec - later->closed.tv_sec) * 1000;
     waited_ms += (now.tv_nsec - later->closed.tv_nsec) / 1000000;
     bw_leftover_free_late(&later->left, waited_ms);

@@ -12,15 +12,15 @@
 #include "async_job.h"
 
 /* The closing job that is passed to the async thread. That thread may have other jobs to run first,
- * so `closed` records when the peer's time limit started. */
+ * so `closed` records when the time limit for the peer began. */
 typedef struct {
     async_kind_t kind;
     bw_leftover_t left;
     struct timespec closed;
 } closing_t;
 
-/* Closes a link and leaves the slow part to the async thread. If the port is still alive when that
- * is done, its ready_async callback is called with ASYNC_CLOSING and must free the job. If
+/* Closes a link and leaves the slow part to the async thread. If the port still exists when that
+ * part is done, its ready_async callback is called with ASYNC_CLOSING and must free the job. If
  * `is_selected`, the VM knows the link's descriptor and drv_stop_select closes it, possibly within
  * this call. The caller holds the port lock. */
 void close_link(ErlDrvPort port, bw_link_t *link, bool is_selected);

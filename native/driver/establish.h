@@ -33,8 +33,8 @@ enum {
     COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE are allowed from `linked` to ACTIVATE */
     COMMAND_HEAR,  /* count:32, at most HEAR_BYTES -> that many bytes, or nothing if they have not
                       arrived yet: the caller then gets {link, Port} when it should try again */
-    COMMAND_LEAVE, /* -> ; leaves the connection open without the link; the caller must close the
-                      port next */
+    COMMAND_LEAVE, /* -> ; leaves the connection open without the link; the caller must then close
+                      the port */
     COMMAND_DERIVE /* salt_len:8, salt, password -> key */
 };
 
@@ -49,9 +49,9 @@ typedef struct {
     bool is_heard;    /* the caller of HEAR is waiting */
 } establish_t;
 
-/* These commands run under the port lock and need a port that has no link yet, except for probe,
- * which works on any port. They return false if the caller violated their contract; the caller then
- * gets a badarg. */
+/* These commands run under the port lock and need a port that has no link yet, except for probe and
+ * derive, which work on any port. They return false if the caller violated their contract; the
+ * caller then gets a badarg. */
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);

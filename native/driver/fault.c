@@ -25,7 +25,7 @@ typedef struct {
     bw_fault_t fault;
     bw_fault_way_t in, out;
     bw_buffer_t held;  /* outgoing bytes; uses the same positions as `out` */
-    uint64_t taken_us; /* when it was last empty, or when bytes of it were last sent */
+    uint64_t taken_us; /* when it was last empty, or when bytes from it were last sent */
     uint64_t stalls;
 } faulty_t;
 

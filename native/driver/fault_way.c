@@ -9,8 +9,8 @@
  * check. */
 #define STEP_US 1000u
 
-/* The rate is granted in portions of this duration, so that a slow link does not pass single
- * bytes. */
+/* The rate is granted in portions of this duration, so that a slow link does not pass bytes one at
+ * a time. */
 #define PORTION_US 10000u
 
 /* At most this many unused portions accumulate, so that a late timer does not cause a large
@@ -22,8 +22,8 @@ static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
     return (bw_fault_mark_t *)&way->marks[(way->first + index) % BW_FAULT_MARKS];
 }
 
-/* Returns the delay plus a random jitter, from Knuth's linear congruential generator, of which only
- * the upper bits are random enough. */
+/* Returns the delay plus a random jitter. The jitter comes from Knuth's linear congruential
+ * generator, of which only the upper bits are random enough. */
 static uint64_t drawn_us(bw_fault_way_t *way, const bw_fault_t *fault)
 {
     uint64_t most = (uint64_t)fault->jitter_ms * 1000;

@@ -12,7 +12,7 @@
  */
 
 typedef struct {
-    uint32_t delay_ms, jitter_ms; /* for each byte in each direction; jitter adds up to jitter_ms */
+    uint32_t delay_ms, jitter_ms; /* delay of each byte, plus a random jitter up to jitter_ms */
     uint64_t rate;                /* bytes per second in each direction; 0 if unlimited */
     bool holds_in, holds_out;     /* nothing passes */
 } bw_fault_t;
@@ -32,8 +32,8 @@ typedef struct {
     bw_fault_mark_t marks[BW_FAULT_MARKS];
 } bw_fault_way_t;
 
-/* Records that the bytes before `position` have arrived. If there is no room for another mark, they
- * share the last one. */
+/* Records that the bytes before `position` have arrived. If there is no room for another mark,
+ * these bytes share the last mark. */
 void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t position,
                    uint64_t now_us);
 
@@ -45,8 +45,8 @@ uint64_t bw_fault_open(bw_fault_way_t *way, const bw_fault_t *fault, bool holds,
 uint64_t bw_fault_wait_us(const bw_fault_way_t *way, const bw_fault_t *fault, bool holds,
                           uint64_t now_us);
 
-/* Applies a new fault to the waiting bytes, so that none waits longer than if it had arrived
- * now. */
+/* Applies a new fault to the waiting bytes, so that no byte waits longer than it would if it had
+ * arrived now. */
 void bw_fault_retime(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t now_us);
 
 #endif

@@ -622,7 +622,7 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
 
 /* ---- classes ---- */
 
-/* Moves that sender's ready frames from one class to the other. */
+/* Moves the ready frames of the sender with this pid from one class to the other. */
 static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
 {
     bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;

@@ -25,16 +25,16 @@
  * normal ones, and normal frames before bulk ones, until the class has used up its share of the
  * round. When every class that has frames has used up its share, the next round begins. So a class
  * that always has frames gets at least 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if
- * no frame is larger than a fragment. Continuations wait for all other frames whose class has some
- * share left, even if that class is lower. When a sender gets a different class, its waiting frames
- * move to that class as well, so they stay in order.
+ * no frame is larger than a fragment. A continuation waits for every non-continuation whose class
+ * has some of its share left, even if that class is lower. When a sender is given a different
+ * class, its waiting frames move to that class as well, so they stay in order.
  */
 
 #define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
 
-/* The share of the bulk class in a round. The normal class has twice as much, and control four
- * times as much. A class may exceed its share by one frame, so the share is at least as large as a
- * fragment. */
+/* The bulk class's share of a round. The normal class's share is twice as large, and the control
+ * class's share four times as large. A class may exceed its share by one frame, so the share is at
+ * least as large as a fragment. */
 #define BW_SCHEDULER_SHARE_BYTES (64 * 1024)
 
 /* How many bytes of one sender may wait in addition to the message that is being sent, and how many
@@ -70,7 +70,7 @@ struct bw_scheduled {
     bw_scheduled_t *next;  /* next in its sender's queue, or in the backlog */
     bw_scheduled_t *ready; /* next frame that does not wait for another frame of its sender */
     bw_scheduled_t *renewer;
-    bw_scheduled_t *older, *newer; /* neighbors in the list of non-continuations */
+    bw_scheduled_t *older, *newer; /* neighbours in the list of non-continuations */
 };
 
 typedef struct {
@@ -94,8 +94,8 @@ typedef struct {
 typedef struct {
     uint64_t frames, bytes;      /* everything that is waiting */
     uint64_t continuation_bytes; /* how many of these bytes are in continuations */
-    uint64_t ready_bytes; /* bytes in other frames, except frames that wait for fragments of their
-                             sender; these bytes make a port busy */
+    uint64_t ready_bytes; /* bytes in other frames, except those that wait for fragments of their
+                             sender; these ready bytes make a port busy */
     uint64_t held, asked; /* the number of senders in these states */
 } bw_scheduler_counts_t;
 
@@ -104,7 +104,8 @@ typedef struct {
  * user to find out: the user makes the port busy and checks whether the VM suspends the sender. */
 typedef enum {
     BW_SENDER_FREE,
-    BW_SENDER_ASKED, /* until bw_scheduler_answer is called or the sender has no more frames */
+    BW_SENDER_ASKED, /* until bw_scheduler_answer is called or its waiting bytes have fallen to half
+                        the limit */
     BW_SENDER_HELD
 } bw_sender_state_t;
 
@@ -127,7 +128,7 @@ typedef struct {
 } bw_scheduler_t;
 
 /* A sender whose waiting bytes have exceeded the limit or have fallen to half of it. `pid` is the
- * VM's term for it, an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is
+ * VM's term for the sender, an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is
  * BW_SENDER_ASKED, `patience` is the limit that the sender has reached, as a multiple of the
  * original one: 1 to BW_SCHEDULER_PATIENCE. */
 typedef struct {
@@ -154,19 +155,19 @@ uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
 /* Gets the next sender whose state has changed since it was last reported. Returns false if there
- * is none. A sender that was reported as BW_SENDER_ASKED is not reported again until
+ * is none. A sender that was reported as BW_SENDER_ASKED is not reported as BW_SENDER_FREE before
  * bw_scheduler_answer is called, even if all of its frames have been sent. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
 
 /* Tells the scheduler whether the VM suspends a sender that was reported as BW_SENDER_ASKED. If so,
- * the sender is held as long as it has frames here and exceeds its limit. If not, its limit is
+ * the sender is held until its waiting bytes have fallen to half of its limit. If not, its limit is
  * doubled; if the limit has already reached its maximum, the sender is reported as BW_SENDER_ASKED
  * again. A sender that has exited sends nothing more and has no limit. Returns true if the sender
  * is now held, which bw_scheduler_next_change does not report. */
 bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t answer);
 
-/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise senders beyond their
- * limit are held or asked about again, the next time that one of their frames is added or
+/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise, a sender that exceeds
+ * its limit is held or asked about again the next time that one of its frames is added or
  * removed. */
 void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
 

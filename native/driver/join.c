@@ -6,7 +6,7 @@
 
 #define HEAD_FRAGMENT_AT 10 /* offset of the fragment number in a header */
 #define WHOLE_AT 16         /* offset of a whole frame within a first fragment */
-#define SPARE_PART 8        /* a binary may have spare bytes of up to 1/8 of its contents */
+#define SPARE_PART 8        /* a binary may be larger than its contents by up to 1/8 */
 
 static uint64_t sequence_of(const uint8_t *head)
 {
@@ -138,7 +138,7 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index)
 }
 
 /* Returns whether the header of a frame updates cache entries or cannot be read. For most headers
- * neither is true, so this has to be fast. */
+ * neither is true, so this quick check usually makes it unnecessary to parse the header. */
 static bool may_renew(const uint8_t *frame, uint64_t len)
 {
     uint64_t at = frame[1] == BW_DIST_HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;

@@ -8,8 +8,8 @@
 #include "erl_driver.h"
 
 /*
- * Joins the fragments of large signals while they arrive, so that the VM gets one frame and need
- * not copy the fragments together itself.
+ * Joins the fragments of large signals as they arrive, so that the VM receives one frame and does
+ * not have to assemble the fragments itself.
  *
  * The binary for a join has the size that the first fragment announces. It holds that fragment
  * unchanged, followed by the payloads of the others, so it can be passed to the VM at any time
@@ -75,8 +75,8 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 /* Returns the index of a signal that must be taken and passed to the VM before this frame, or -1 if
  * there is none. May only be called if bw_join_find did not find a signal for the frame.
  * BW_JOIN_REFUSES means that the frame is a fragment of a joined signal but out of sequence. Such a
- * frame must not be passed to the VM, because ERTS uses the fragment number as an index before it
- * checks it, and has not seen the fragments that have arrived here. */
+ * frame must not be passed to the VM, because ERTS uses the fragment number as an index before
+ * checking it, and has not seen the fragments that have arrived here. */
 #define BW_JOIN_REFUSES (-2)
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 

@@ -9,8 +9,8 @@
 /*
  * Passes links from the port that created them to the port that will use them. An offered link is
  * stored here until one of the two ports takes it: normally the second one, or the port that
- * offered it if that is closed first. Any thread may call these functions; they block only on each
- * other.
+ * offered it if that port is closed first. Any thread may call these functions; they block only on
+ * each other.
  */
 
 /* Stores the link and returns the number under which it can be taken. Returns 0 if out of memory;

@@ -43,7 +43,7 @@ bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes)
 }
 
 /* The history of the packer contains bytes that the peer never received, so no more units can be
- * made. */
+ * sent. */
 static void give_up(bw_packing_t *packing)
 {
     (void)bw_packing_rests(packing);

@@ -29,7 +29,7 @@
  * exceed it. */
 #define BW_UNIT_BYTES ((size_t)32 * 1024)
 
-/* Compressing a byte takes this many times as much of a call's budget as copying it. */
+/* Compressing a byte uses this many times as much of a call's budget as copying it does. */
 #define BW_UNIT_COST 4
 
 /* Unless `is_always` is set, packets are compressed only while the shortest recent round trip is at
@@ -46,7 +46,7 @@ typedef struct {
     const bw_codec_t *codec; /* NULL if the link does not use compression */
     bool is_always;          /* compress even if the round trip is short */
     bool is_on;              /* units are currently being sent */
-    bool has_failed; /* no more units can be sent, because memory ran out while making one */
+    bool has_failed;         /* no more units can be sent, because memory ran out during packing */
     bw_packer_t *packer;
     bw_worth_t worth;
     bw_packed_t out, in;

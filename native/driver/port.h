@@ -41,7 +41,7 @@ enum {
                       connections:32 (0 unless the link was SPREAD), the shortest recent round trip
                       in us:64 */
     COMMAND_FAULT, /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; sets a fault
-                      (fault.h) for the link, once it is active, and its later connections */
+                      (fault.h) for the link once it is active, and for its later connections */
     COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; allowed on any port */
 };
 
@@ -50,7 +50,7 @@ typedef struct {
     establish_t establish; /* connection setup, used until there is a link */
     bool active;           /* the link is being read */
     /* The port has only one timer. It serves the first of these conditions that is true. */
-    bool timer_is_to_read;  /* fires at once, for the pump or for unread bytes of a cut link */
+    bool timer_is_to_read;  /* fires at once, for the pump or for unread bytes on a cut link */
     bool timer_is_to_flush; /* fires flush_ms after it was set */
     bool check_is_due;      /* at check_at_ms: check for idle memory */
     unsigned long flush_ms;
@@ -58,12 +58,12 @@ typedef struct {
     bool session_is_due;  /* at session_at_ms: report to the peer how far this side has read */
     bool session_is_idle; /* nothing is left to report, so the report only tests the path */
     int64_t session_at_ms;
-    uint64_t out_at_session; /* output position when last found fully acknowledged */
+    uint64_t out_at_session; /* output position when everything was last found acknowledged */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* how many connections have been lost */
     unsigned connections;    /* how many connections there are, as last reported to the keeper */
     bool is_silent;          /* `silent` has been sent to the keeper */
-    bw_fault_t fault;        /* applies to the link and to those that follow it */
+    bw_fault_t fault;        /* applies to the current link and to later ones */
     bool fault_is_due;       /* at fault_at_ms: bytes delayed by a fault may pass */
     int64_t fault_at_ms;
     int64_t resume_ms;   /* how long the peer keeps a link that has no connection */
@@ -71,7 +71,7 @@ typedef struct {
     uint32_t stops;      /* how many stops of this process the port has noticed (pulse.h) */
     bool gives_pulse;    /* the owner of this port is the process that calls bw_pulse */
     senders_t senders;   /* includes the keeper, which also gets the messages `flush` and `look` */
-    bool is_flush_asked; /* the keeper was asked to flush and has not done so yet */
+    bool is_flush_asked; /* the keeper has been asked to flush but has not done so yet */
     uint64_t asked_us;   /* when it was asked */
     late_t keeper_late;  /* how long the keeper takes to respond */
     ErlDrvTermData flush_atom;

@@ -5,7 +5,7 @@
 #include <time.h>
 
 static _Atomic int64_t last_ms;   /* 0 if no pulse is expected */
-static _Atomic int64_t limit_ms;  /* how long after the last pulse its successor is missing */
+static _Atomic int64_t limit_ms;  /* how long after a pulse the next one counts as missing */
 static _Atomic int64_t missed_ms; /* written before `stops` */
 static _Atomic uint32_t stops;
 
@@ -18,7 +18,7 @@ static int64_t now_ms(void)
 }
 
 /* Two threads may both find a pulse missing, but only one of them counts it. After that, no pulse
- * is expected until one comes, because the process that gives them may be what hangs. */
+ * is expected until one comes, because the process that gives the pulses may itself be hanging. */
 static void look(int64_t now)
 {
     int64_t last = atomic_load(&last_ms);

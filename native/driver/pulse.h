@@ -7,23 +7,25 @@
 
 /*
  * Detects whether this process has been stopped, by a signal, a debugger or suspension of the host.
- * Meanwhile its peers may have given up their links, so the bytes that are still in its sockets
- * must no longer be read.
+ * While it was stopped, its peers may have given up on their links to it, so the bytes that are
+ * still in its sockets must no longer be read.
  *
- * An Erlang process (beamway_recorder) calls bw_pulse every few seconds, and says when it will do
- * so again. The next caller that checks, which is that process or a port that is about to read,
- * notices that a pulse is missing. The clock includes the time during which the host was suspended.
+ * An Erlang process (beamway_recorder) calls bw_pulse every few seconds, and states when it will do
+ * so again. A missing pulse is noticed at the next check, by that process or by a port that is
+ * about to read. The clock includes the time during which the host was suspended.
+ *
  * Any thread may call these functions.
  */
 
-/* The next pulse will come in next_ms. */
+/* Gives a pulse, and announces that the next one will come in next_ms. */
 void bw_pulse(uint32_t next_ms);
 
-/* There will be no more pulses, so none is missing. */
+/* Announces that there will be no more pulses, so none counts as missing. */
 void bw_pulse_end(void);
 
-/* Returns an upper bound in milliseconds for the last stop of this process that lasted at least
- * twice the time between two pulses, or 0 if there was none since *seen_p. */
+/* If a pulse has been missing since the last call with this `seen_p`, that is, if none came for
+ * twice the announced time, returns the longest time in milliseconds that the stop can have lasted.
+ * Otherwise returns 0. */
 int64_t bw_pulse_missed(uint32_t *seen_p);
 
 #endif

@@ -37,18 +37,17 @@ typedef struct {
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* frames to send next; the first may be partly sent */
     traffic_t traffic;
-    bw_session_t session; /* for packets, if both sides support sessions */
-    bw_packing_t packing; /* for compressed packets, if both sides support them */
-    uint64_t first_bytes; /* bytes of first fragments in the scheduler */
-    uint64_t window;      /* fragments must wait while the ring holds at least this many bytes */
-    uint64_t
-        unpassed_bytes; /* bytes of fragments sent since another frame last passed a fragment */
+    bw_session_t session;    /* for packets, if both sides support sessions */
+    bw_packing_t packing;    /* for compressed packets, if both sides support them */
+    uint64_t first_bytes;    /* bytes of first fragments in the scheduler */
+    uint64_t window;         /* fragments must wait while the ring holds at least this many bytes */
+    uint64_t unpassed_bytes; /* bytes of fragments sent since a frame last passed one */
     uint64_t unflushed_bytes; /* committed since the last flush */
     bool has_token;           /* the VM's queue contains the driver's placeholder byte */
     uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
     int quiet_watches;        /* consecutive watches in which the peer took nothing */
     bool is_watched;
-    bool is_stalled; /* much is queued and the peer accepts nothing: the VM suspends senders */
+    bool is_stalled; /* many bytes are queued and the peer takes none, so the VM suspends senders */
     bool is_closing; /* the VM will close the port when its queue is empty */
 
     bw_joins_t joins;       /* signals that arrive in fragments */
@@ -56,7 +55,7 @@ typedef struct {
     int join;               /* index of its signal in `joins`; -1 if it is a whole frame */
     uint64_t gathered_from; /* the position of the frame's first byte in `gathered` */
     uint64_t gathered_len;  /* bytes of the frame so far */
-    uint64_t gathered_end;  /* value of gathered_len when it is complete, without padding */
+    uint64_t gathered_end;  /* value of gathered_len when the frame is complete, without padding */
     uint64_t gathered_size; /* the same with padding */
 
     uint64_t frames_in, frames_out; /* including ticks */
@@ -69,7 +68,7 @@ typedef struct {
     bool is_packets;    /* frames are packets, in the format of stock Erlang nodes over TCP */
     bool is_deferred;   /* the link is deferred: committed bytes wait for pump_flush */
     bool is_unflushed;  /* there are gathered bytes that pump_flush has to send */
-    bool input_drained; /* the last read has left nothing, or a partial frame */
+    bool input_drained; /* the last read left nothing, or only a partial frame */
     const char *reason; /* for PUMP_FAILED, unless the link itself failed */
 
     bool owes_ack;        /* an acknowledgement must be sent before the next frame or tick */
@@ -106,8 +105,8 @@ bool pump_tick(bw_pump_t *pump);
 /* How many bytes may gather before they are sent without a flush. */
 #define PUMP_GATHERED_BYTES ((uint64_t)64 * 1024)
 
-/* Once this many bytes of fragments have been sent without being passed by another frame, more
- * fragments may be in the ring at a time. */
+/* Once this many bytes of fragments have been sent without being passed by other frames, more
+ * fragments may be in the ring at the same time. */
 #define PUMP_UNPASSED_BYTES ((uint64_t)256 * 1024 * 1024)
 
 /* From now on, bytes that pump_send commits are not sent, and do not wake the peer, until
@@ -152,14 +151,15 @@ bool pump_is_attached(const bw_pump_t *pump);
  * `position`. Returns false if that is impossible; the caller then still owns `link`. */
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
 
-/* Continues the same connection through another link, which adds a fault (fault.h). */
+/* Continues over the same connection with `faulty`, which wraps the current link in a fault
+ * (fault.h). */
 void pump_replace(bw_pump_t *pump, bw_link_t *faulty);
 
 /* Returns how many bytes are queued because there is no room for them. */
 uint64_t pump_queued(const bw_pump_t *pump);
 
-/* Returns the next sender whose state has changed since it was last reported, or false if none
- * has. */
+/* Gets the next sender whose state has changed since it was last reported. Returns false if there
+ * is none. */
 static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 {
     return pump->scheduler.changed && bw_scheduler_next_change(&pump->scheduler, change);
@@ -170,8 +170,9 @@ static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 bool pump_begins_watch(bw_pump_t *pump);
 
 /* Checks whether the peer has taken anything since the last watch. If it has taken nothing in
- * several consecutive watches, then until it takes something, the port is busy and no sender is
- * held. *again_p says whether to watch again. Returns false in the same cases as pump_send. */
+ * several consecutive watches, the port is busy and no sender is held until it takes something.
+ * Sets *again_p to whether the caller must watch again. Returns false in the same cases as
+ * pump_send. */
 bool pump_watch(bw_pump_t *pump, bool *again_p);
 
 /* Tells the scheduler whether the VM suspends a sender that was reported as BW_SENDER_ASKED.
@@ -206,7 +207,7 @@ void pump_start(bw_pump_t *pump, bw_link_t *link);
 
 typedef enum {
     WAKE_ASLEEP,   /* armed, or the pump asks to be called again */
-    WAKE_LOOKING,  /* not armed: the poller must call pump_look until it returns another value */
+    WAKE_LOOKING,  /* not armed: the poller must call pump_look until it returns something else */
     WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
     WAKE_FAILED    /* the link is unusable */
 } wake_result_t;

@@ -7,8 +7,8 @@
 #include "load.h"
 
 /* A partial frame larger than this is gathered while it arrives. A smaller one stays in the ring
- * until it is complete. It must be small enough to leave more than half the ring free, because the
- * producer may be waiting for that much room. */
+ * until it is complete, so this size must leave more than half the ring free, because the producer
+ * may be waiting for that much room. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
 /* How much memory is allocated for a frame at first, however large it claims to be. */
@@ -62,7 +62,7 @@ static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
 }
 
 /* Starts to receive the first or the next fragment of a signal that is being joined. Returns false
- * if it is not joined. */
+ * if the frame is not joined. */
 static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
                            size_t *head_bytes_p)
 {
@@ -356,8 +356,8 @@ static pump_result_t unit_result(bw_pump_t *pump, bw_unit_state_t state)
     return PUMP_FAILED;
 }
 
-/* Starts to receive the unit that follows its word. If the unit is empty, there is nothing new to
- * acknowledge. */
+/* Starts to receive the unit that follows its word. The word of an empty unit need not be
+ * acknowledged. */
 static pump_result_t begin_unit(bw_pump_t *pump, const uint8_t *at, budget_t *budget,
                                 size_t *used_p)
 {
@@ -378,9 +378,9 @@ static pump_result_t take_unit(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return unit_result(pump, bw_packing_unpack(&pump->packing, at, *used_p));
 }
 
-/* Receives a run of frames, one frame, or as much of a frame as has arrived. Of a frame that was
- * partly received earlier, at most `most` bytes are consumed. Unless this fails, *used_p is how
- * many bytes were consumed. */
+/* Receives a run of frames, one frame, or as much of a frame as has arrived. If a frame was partly
+ * received earlier, at most `most` bytes of it are consumed. Unless this fails, *used_p is how many
+ * bytes were consumed. */
 static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
                                budget_t *budget, size_t *used_p)
 {
@@ -409,9 +409,9 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return begin_frame(pump, &frame, at, used_p);
 }
 
-/* Reads frames from a span until a unit is complete, or packets if the span is in a complete unit.
- * *used_p is how many bytes were consumed. After PUMP_IDLE, the remaining bytes, if any, are a
- * partial frame. */
+/* Reads frames from a span until they complete a unit. If the span is in a complete unit, reads
+ * packets until the end of that unit. *used_p is how many bytes were consumed. After PUMP_IDLE, the
+ * remaining bytes, if any, are a partial frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
 {

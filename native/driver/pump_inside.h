@@ -15,10 +15,10 @@
  * millisecond at 4 GB/s. */
 #define BUDGET_BYTES (1024 * 1024)
 
-/* How much one call may read, at about 1 us per small frame. Reading costs more per byte than
+/* How much one call may read; a small frame takes about 1 us. Reading costs more per byte than
  * writing, because large binaries use fresh memory, which the system clears page by page, and
- * because input may have to be decrypted. A small frame has to wait for the bytes before it. The
- * poller calls again for the rest, so neither direction starves. */
+ * because input may have to be decrypted; a small frame behind such bytes has to wait that long.
+ * The poller calls again for the rest, so neither direction starves. */
 #define READ_FRAMES 500
 #define READ_BYTES (256 * 1024)
 

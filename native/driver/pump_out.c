@@ -9,13 +9,13 @@
 /*
  * The output path for distribution frames. While nothing is queued, a small frame is copied
  * straight into the ring. If there is no room, the frame and every frame after it are queued in the
- * scheduler, which decides what to send next. Little may be queued below the scheduler (a window of
- * the ring, or as much as the socket accepts), because nothing can overtake it there.
+ * scheduler, which decides what to send next. Only a little may be queued below the scheduler (a
+ * window of the ring, or as much as the socket accepts), because bytes there cannot be overtaken.
  */
 
 /* Fragments are kept out of the ring while it contains at least this many bytes, so that small
  * signals can overtake them. If nothing has passed fragments for a while, the limit is four times
- * as high, so that this node, if it sleeps, has time to wake up while the peer reads half of these
+ * as high, which gives this node, if it sleeps, time to wake up while the peer reads half of these
  * bytes. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 #define WIDE 4
@@ -25,8 +25,8 @@
 #define DIRECT_BYTES (32 * 1024)
 
 /* How many bytes are offered to a socket in one call. Each call causes work for the peer and its
- * kernel, which favors a large value, but bytes that the socket has accepted can no longer be
- * overtaken. */
+ * kernel, so a large value is better for them, but bytes that the socket has accepted can no longer
+ * be overtaken. */
 #define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
 
@@ -36,7 +36,8 @@
 #define SMALL_BYTES ((uint64_t)1024 * 1024)
 
 /* The peer is watched while more than this is queued. It counts as stalled if it has taken nothing
- * in this many consecutive watches. Over a network, it acknowledges once per round trip. */
+ * in this many consecutive watches. The number is larger over a network, where the peer
+ * acknowledges only once per round trip. */
 #define WATCH_BYTES ((uint64_t)1024 * 1024)
 #define QUIET_WATCHES 2
 #define QUIET_WATCHES_FAR 10
@@ -94,7 +95,7 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- sending to the link ---- */
 
-/* Sends the frames in `under_way`. If the connection is cut, they wait for the next one. */
+/* Sends the frames in `under_way`. If the connection is cut, they wait for the next connection. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     bw_session_t *session = &pump->session;
@@ -728,8 +729,8 @@ void pump_begin_session(bw_pump_t *pump, uint64_t limit)
     pump->session.limit = limit;
 }
 
-/* A word may overtake queued frames, but this one must follow all units, so it is sent only if
- * nothing is queued. */
+/* A word may overtake queued frames, but the word for an empty unit must follow all units, so it is
+ * sent only if nothing is queued. */
 bool pump_rest(bw_pump_t *pump)
 {
     const bw_session_t *session = &pump->session;

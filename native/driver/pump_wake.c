@@ -35,7 +35,8 @@ static wake_result_t asleep(bw_pump_t *pump)
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
 }
 
-/* Ends a round of spinning: either the link gets armed or the poller calls again immediately. */
+/* Ends a round of spinning: arms the link, or, if there is something to read, has the poller call
+ * again immediately. */
 static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);
@@ -130,8 +131,8 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 
 /* ---- rounds ---- */
 
-/* Reads until the ring is empty and armed. If `readable`, the descriptor is readable, and remains
- * so until it is cleared. */
+/* Reads until the ring is empty and the link is armed. If `readable`, the descriptor is readable,
+ * and remains so until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);

@@ -9,11 +9,11 @@
  * Decides whether it is worthwhile to wait for other processes that are about to send.
  *
  * A round is a batch of frames sent with one system call. If many processes talk to a peer, their
- * frames come in bursts, and a round of many frames costs as much as a round of one. A lone caller,
- * by contrast, sends a request or answers one, and then no process has anything to send until the
- * peer has sent something, so the two sides alternate with a few frames each. Nodes that call each
- * other only occasionally do not alternate, but there are pauses between their rounds. In both
- * cases there is no point in waiting.
+ * frames come in bursts, and a round of many frames costs no more than a round of one. A lone
+ * caller, by contrast, sends a request or answers one, and then no process has anything to send
+ * until the peer has sent something, so the two sides alternate with a few frames each. Nodes that
+ * call each other only occasionally do not alternate, but there are pauses between their rounds. In
+ * both cases there is no point in waiting.
  *
  * If each recent round was a single frame, the next one probably will be as well, so there is
  * nothing to gather; an rpc reply consists of two frames, but a process runs between them. A link
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t at_us;   /* when that round ended */
     uint64_t turn;    /* frames sent since the peer last sent something, or since a pause */
     uint32_t lone;    /* consecutive rounds that look like those of a lone caller */
-    uint32_t singles; /* how many of the latest of these were a single frame */
+    uint32_t singles; /* how many of the latest of these consisted of a single frame */
     bool is_apart;    /* there was a pause between the last two rounds */
 } bw_rounds_t;
 
@@ -38,7 +38,7 @@ typedef struct {
 #define BW_ROUND_QUIET_US 10000u /* after this time, earlier rounds are no longer relevant */
 #define BW_ROUNDS_LONE 8u
 
-/* Must be called before a frame is sent. A new link counts as quiet since time 0. */
+/* Must be called before a frame is sent. A new link counts as having been quiet since time 0. */
 static inline void bw_rounds_forget(bw_rounds_t *rounds, uint64_t now_us)
 {
     if (now_us - rounds->at_us >= BW_ROUND_QUIET_US)

@@ -18,12 +18,12 @@
  */
 enum {
     COMMAND_WATCH = 12, /* -> 1 to watch again about 50 ms later, 0 to wait for `watch` */
-    COMMAND_ANSWER,  /* key:64, 1 if the VM suspends that sender, 2 if it has exited, else 0 -> 1 to
-                        hold it */
+    COMMAND_ANSWER,  /* key:64, 1 if the VM suspends that sender, 2 if the sender has exited, else 0
+                        -> 1 to hold the sender */
     COMMAND_CLASSES, /* for each process: class:8, serial:32 and number:32 of its pid -> */
-    COMMAND_TRAFFIC = 29 /* first:8 -> for each used counter (traffic.h) among SENDERS_TOLD ones,
-                            beginning with number `first`: serial:32 and number:32 of the process's
-                            pid, bytes counted, `before` of the counter, bytes queued */
+    COMMAND_TRAFFIC = 29 /* first:8 -> for each counter in use (traffic.h) among the SENDERS_TOLD
+                            from number `first` on: serial:32 and number:32 of the process's pid,
+                            bytes counted, `before` of the counter, bytes queued */
 };
 
 #define SENDERS_TOLD 12 /* as many counters as fit in a reply */
@@ -37,7 +37,7 @@ typedef struct {
 
 void senders_init(senders_t *senders, bw_pump_t *pump);
 
-/* The slow path of senders_tell, for when there may be something to report. */
+/* The slow path of senders_tell, taken when there may be something to report. */
 void senders_tell_all(senders_t *senders);
 
 /* Must be called after anything that adds or removes frames. */

@@ -18,9 +18,9 @@
  * `docs/dev/session.md` describes the whole protocol, including who may connect, which this code
  * does not decide.
  *
- * The reader also reports its position in its own frames (frame.h). They are numbered like all
- * other bytes, so the same report may arrive twice; a position lower than the last one has no
- * effect.
+ * The reader also reports its position in its own frames (frame.h). The bytes of these frames are
+ * numbered like all others, so the same report may arrive twice; a position lower than the last one
+ * has no effect.
  *
  * Small frames are copied into a chunk. Sent bytes are retained as a reference to their part of the
  * chunk, so each byte is copied only once, just as without a session. All calls are made under the
@@ -35,20 +35,20 @@
 
 /* The reader reports its position each time it has read this many bytes. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)
-/* After some time, the reader sends a separate message if it has read at least this many bytes
- * since its last report. If it has read fewer, the report waits for a frame in the other direction,
- * or until the link has been idle for a while. */
+/* After a delay, the reader sends a separate message if it has read at least this many bytes since
+ * its last report. If it has read fewer, the report waits until a frame is sent in the other
+ * direction or the link has been idle for a while. */
 #define BW_SESSION_ACK_ALONE_BYTES ((uint64_t)4 * 1024)
 
 typedef struct {
     bool is_on;
     bw_pending_list_t kept; /* frames that have been sent but may not have arrived */
     uint64_t from;          /* the number of the first byte of `kept` */
-    bw_outgoing_t out;      /* the peer's position: `from`, or within the first frame */
-    uint64_t limit; /* maximum of unacknowledged bytes; when it is reached, no new frame is sent */
-    uint64_t told;  /* the read position that the peer already knows */
-    ErlDrvBinary *chunk; /* NULL if there is none */
-    size_t staged, end;  /* start and end of the bytes in the chunk that are waiting to be sent */
+    bw_outgoing_t out;      /* the peer's position, which is `from` or within the first frame */
+    uint64_t limit;         /* at this number of unacknowledged bytes, no new frame is sent */
+    uint64_t told;          /* the read position that the peer already knows */
+    ErlDrvBinary *chunk;    /* NULL if there is none */
+    size_t staged, end; /* start and end of the bytes in the chunk that are waiting to be sent */
 } bw_session_t;
 
 static inline bool bw_session_is_full(const bw_session_t *session)

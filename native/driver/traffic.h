@@ -9,12 +9,13 @@
  * Finds the processes that have sent the most over a link, using a fixed number of counters ("space
  * saving": Metwally, Agrawal, El Abbadi, Efficient Computation of Frequent and Top-k Elements in
  * Data Streams, 2005). A process without a counter takes over the one with the lowest value and
- * saves that value in `before`, so the process itself has sent between bytes - before and bytes.
+ * saves that value in `before`, so the process itself has sent between `bytes - before` and
+ * `bytes`.
  *
  * Every fragment is counted. For other frames, the sender is read only about once per 16 KB, and is
- * charged with all bytes since the last sample, so the bytes counted for each sender are in
- * proportion to its share. The distance to the next sample is random, because if several senders
- * take turns, a fixed distance might never sample some of them.
+ * charged with all bytes since the last sample, so the bytes counted for each sender are
+ * proportional to that sender's share. The distance to the next sample is random, because if
+ * several senders take turns, a fixed distance might never sample some of them.
  */
 #define TRAFFIC_SENDERS 32
 #define TRAFFIC_SAMPLE_BYTES (16 * 1024)
@@ -33,8 +34,8 @@ void traffic_count(traffic_t *traffic, uint64_t pid, uint64_t bytes);
 /* Returns the distance to the next sample: between 0.5 and 1.5 times TRAFFIC_SAMPLE_BYTES. */
 uint64_t traffic_next(traffic_t *traffic);
 
-/* Called for each frame that is not a fragment. If the result is not 0, the caller should charge
- * that many bytes to the sender of this frame, if the sender can be read. */
+/* Called for each frame that is not a fragment. Returns how many bytes the caller should charge to
+ * the sender of this frame, if the sender can be read, or 0 if the frame is not sampled. */
 static inline uint64_t traffic_sample(traffic_t *traffic, uint64_t bytes)
 {
     uint64_t all = traffic->unsampled += bytes;

@@ -8,9 +8,9 @@
 /*
  * A queue of large messages, each waiting for its next fragment to be sent. The message with the
  * fewest fragments left goes next. But once BW_TURNS_PASSING_BYTES of other messages have been sent
- * ahead of the one that has waited longest, that one goes next, so each of n messages sends a
- * fragment within n times that many bytes. The turns themselves form a pairing heap and a list, so
- * no memory is allocated, and a change takes O(log n) on average.
+ * ahead of the message that has waited longest, that message goes next, so each of n messages sends
+ * a fragment within n times that many bytes. The turns themselves form a pairing heap and a list,
+ * so no memory is allocated, and a change takes O(log n) on average.
  */
 
 #define BW_TURNS_PASSING_BYTES (256 * 1024)
@@ -20,7 +20,7 @@
 typedef struct bw_turn {
     uint64_t left;                            /* fragments that have not been sent */
     uint64_t number;                          /* if `left` is equal, the lowest number is next */
-    struct bw_turn *last, *next;              /* neighbors in order of arrival */
+    struct bw_turn *last, *next;              /* neighbours in order of arrival */
     struct bw_turn *child, *sibling, *before; /* `before`: the left sibling, or the parent */
 } bw_turn_t;
 

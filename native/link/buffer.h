@@ -128,7 +128,7 @@ static inline bool bw_buffer_has_spare(const bw_buffer_t *buffer)
     return bw_buffer_used(buffer) > BW_BUFFER_KEPT_BYTES;
 }
 
-/* Like `trim` in link.h: gives memory back, starting from the end, except the first page. */
+/* Like `trim` in link.h: gives back all memory except the first page, starting from the end. */
 static inline bool bw_buffer_trim(bw_buffer_t *buffer)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), least, from;
@@ -150,7 +150,7 @@ static inline bool bw_buffer_trim(bw_buffer_t *buffer)
     return from > least;
 }
 
-/* Transfers ownership of the buffer's memory, for a bw_leftover_t. */
+/* Transfers ownership of the buffer's memory to the caller, who puts it in a bw_leftover_t. */
 static inline struct iovec bw_buffer_take(bw_buffer_t *buffer)
 {
     struct iovec map = {.iov_base = buffer->data, .iov_len = 2 * buffer->size};

@@ -4,7 +4,7 @@
 
 #include "link.h"
 
-/* Additional carriers that exist only in test programs, see native/test/test.mk. */
+/* Additional carriers that exist only in test programs; see native/test/test.mk. */
 #ifndef BW_TEST_CARRIERS
 #define BW_TEST_CARRIERS(X)
 #endif
@@ -30,7 +30,7 @@ typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p)
 const bw_carrier_t *bw_carrier_named(const char *kind);
 
 /* Loads the carrier in a shared object, which is never unloaded. Returns NULL, with the reason in
- * `text`, if that fails. This uses the file system, and the first call in a process takes some
+ * `text`, if that fails. This accesses the file system, and the first call in a process takes a few
  * milliseconds. Any thread may call it. */
 const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES]);
 

@@ -13,9 +13,8 @@
  * compresses well if it resembles earlier ones.
  *
  * The reader's input comes from the peer, so the amount of memory that the reader allocates does
- * not depend on what the input claims. After a failure it may only be closed. Each writer and
- * reader is used by one thread at a time; different ones may be used at the same time. Nothing
- * blocks.
+ * not depend on what the input claims. After a failure, a writer or reader may only be closed. Each
+ * is used by one thread at a time, but different ones may be used at the same time. Nothing blocks.
  */
 typedef struct bw_packer bw_packer_t;
 typedef struct bw_unpacker bw_unpacker_t;
@@ -26,9 +25,9 @@ typedef struct {
     void (*close_packer)(bw_packer_t *packer);
     /* Returns the maximum compressed size of a piece of `len` bytes. */
     size_t (*bound)(size_t len);
-    /* Adds bytes to a piece, and completes it if `ends`. Output that is ready is written to `to`,
-     * which must have enough room, and *made_p is its size. Returns false if out of memory; the
-     * packer may then only be closed. */
+    /* Adds bytes to a piece, and completes it if `ends`. Writes the output that is ready to `to`,
+     * which must have enough room, and sets *made_p to its size. Returns false if out of memory;
+     * the packer may then only be closed. */
     bool (*pack)(bw_packer_t *packer, const struct iovec *iov, int count, bool ends, uint8_t *to,
                  size_t room, size_t *made_p);
 

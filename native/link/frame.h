@@ -34,7 +34,7 @@ typedef enum {
 
 typedef enum {
     BW_FRAME_SHORT,  /* the header is incomplete */
-    BW_FRAME_PART,   /* the header is valid, the payload is incomplete */
+    BW_FRAME_PART,   /* the header is valid, but the payload is incomplete */
     BW_FRAME_WHOLE,  /* header, payload and padding have arrived */
     BW_FRAME_CORRUPT /* no correct peer writes this */
 } bw_frame_state_t;

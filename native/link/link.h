@@ -83,7 +83,7 @@ typedef struct {
 typedef struct {
     uint64_t bytes_in, bytes_out;         /* released, committed */
     uint64_t doorbells_in, doorbells_out; /* received, rung; each is a system call */
-    uint64_t stalls;            /* how often the producer asked to be woken when there is room */
+    uint64_t stalls;            /* how often the producer asked to be woken once there is room */
     uint64_t ring_bytes;        /* size of the ring for each direction */
     uint64_t fill_in, fill_out; /* bytes in the rings now */
     uint64_t unreleased;        /* committed bytes that the peer is not known to have taken */
@@ -130,7 +130,7 @@ typedef struct {
     /* ---- link setup ---- */
 
     /* Checks whether this host supports such links with rings of that size, which must be valid.
-     * Returns BW_OK, or sets *error_p to the reason. Any thread may call it. It may take some
+     * Returns BW_OK, or sets *error_p to the reason. Any thread may call it. It may take a few
      * milliseconds. */
     bw_status_t (*probe)(uint64_t ring_bytes, bw_error_t *error_p);
     /* Both start setting up a link. On BW_OK, *link_p is the link, which the caller must close.
@@ -151,8 +151,8 @@ typedef struct {
     /* Finds contiguous writable bytes, if possible `want` or more. Returns BW_OK, BW_AGAIN or
      * BW_CORRUPT. */
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
-    /* Publishes the first n bytes of the reserved span and rings the doorbell if the peer
-     * sleeps. */
+    /* Publishes the first n bytes of the reserved span and rings the doorbell if the peer is
+     * asleep. */
     void (*commit)(bw_link_t *link, size_t n);
     /* All three are NULL if commit does everything. After `defer`, a commit makes no system call.
      * The peer is notified by the next flush, if one is needed, and at the latest when the link is
@@ -193,16 +193,17 @@ typedef struct {
      * `is_ready`. */
     short (*wants)(const bw_link_t *link);
     void (*is_ready)(bw_link_t *link, short events);
-    /* Returns whether nothing more can be sent over the connection. Then only bytes that have
-     * already arrived can be read, and after that arm_read returns BW_CORRUPT; there may be no
-     * event for this. NULL or false if not known. */
+    /* Returns whether nothing more can be sent over the connection. If so, only bytes that have
+     * already arrived can still be read, and after that arm_read returns BW_CORRUPT. There may be
+     * no event when the connection reaches this state. NULL or false if not known. */
     bool (*is_cut)(const bw_link_t *link);
-    /* Returns whether the peer's host has closed the stream without resetting it, no matter at
-     * which position. NULL or false if not known. */
+    /* Returns whether the peer's host has closed the stream without resetting it, no matter where
+     * in the stream. NULL or false if not known. */
     bool (*has_hung_up)(const bw_link_t *link);
     /* Returns whether the peer's host has not answered for a while although it should have, so the
      * path or that host is probably down. NULL or false if not known. Must be called from time to
-     * time, because this call drops a connection that is silent while others are not. */
+     * time, because on a link over several connections (stripes.h) this call drops a connection
+     * that is silent while others are not. */
     bool (*is_silent)(bw_link_t *link);
     /* Clears the event on `fd`. A user that does not know which events occurred calls this instead
      * of is_ready. Must be called before arm_read, never after. */
@@ -219,8 +220,8 @@ typedef struct {
     /* Returns true if the peer has closed its end cleanly and everything that it wrote has been
      * released. */
     bool (*is_finished)(bw_link_t *link);
-    /* Returns true if the peer's process is known to have exited. Then no more bytes will arrive
-     * than can be read now. NULL or false if not known. */
+    /* Returns true if the peer's process is known to have exited. Then nothing more will arrive,
+     * and only the bytes that have already arrived can be read. NULL or false if not known. */
     bool (*is_orphan)(bw_link_t *link);
     /* Leaves the connection intact for another process that has a descriptor for it. The caller
      * must then close the link; in this case, closing sends nothing. NULL if the carrier cannot do
@@ -238,9 +239,9 @@ typedef struct {
 
     /* ---- functions without a link ---- */
 
-    /* Derives a key from a password with a function that is slow on purpose, because everyone who
-     * guesses the password must call it once for each guess. Any thread may call it. Returns BW_OK,
-     * or *error_p has the reason. NULL if the carrier has no cryptography. */
+    /* Derives a key from a password with a function that is slow on purpose, because anyone who
+     * tries to guess the password must call it once for each guess. Any thread may call it. Returns
+     * BW_OK, or an error with the reason in *error_p. NULL if the carrier has no cryptography. */
     bw_status_t (*derive)(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
                           uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
 } bw_carrier_t;

@@ -27,8 +27,8 @@ void bw_rx_attach(bw_rx_t *rx, bw_ring_shared_t *shared, const uint8_t *data, ui
     *rx = (bw_rx_t){.shared = shared, .data = data, .size = size, .tail = start, .head = start};
 }
 
-/* Accepts the peer's tail if it is between the last known one and our head, because it cannot go
- * backward, and the consumer cannot free bytes that were never written. */
+/* Accepts the peer's tail if it is between the last known one and our head, because the tail cannot
+ * go backward, and the consumer cannot free bytes that were never written. */
 static bool tx_refresh(bw_tx_t *tx)
 {
     uint64_t tail = atomic_load(&tx->shared->tail);
@@ -95,7 +95,8 @@ bool bw_tx_close(bw_tx_t *tx)
     return bw_tx_alert(tx);
 }
 
-/* Accepts the peer's head if it is between the last known one and a full ring. */
+/* Accepts the peer's head if it is between the last known one and the one that makes the ring
+ * full. */
 static bool rx_refresh(bw_rx_t *rx)
 {
     uint64_t head = atomic_load(&rx->shared->head);

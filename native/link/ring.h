@@ -17,8 +17,9 @@
  * This module does not use the VM, sockets or clocks: it moves positions and decides whether the
  * peer's doorbell must be rung, which the carrier then does.
  *
- * Positions are 64-bit counts of bytes that only grow and may wrap. The offset of a position in the
- * data is the position modulo the size, which is a power of two. `head - tail` bytes can be read.
+ * Positions are 64-bit byte counts that only increase and may wrap around. The offset of a position
+ * in the data is the position modulo the size, which is a power of two. `head - tail` bytes can be
+ * read.
  *
  * The data must be mapped twice in a row (`data[i]` and `data[i + size]` are the same byte), so
  * that every span is contiguous.
@@ -28,9 +29,9 @@
  * results in BW_CORRUPT.
  *
  * Wake-ups: all accesses to the fields marked (D) are sequentially consistent. One side publishes
- * and then checks whether the other sleeps, while the other announces that it sleeps and then
- * checks for published bytes. So at least one of the two sees the other's write, and no wake-up is
- * lost. native/test/spin/doorbell.pml verifies this.
+ * and then checks whether the other is asleep, while the other announces that it is going to sleep
+ * and then checks for published bytes. So at least one of the two sees the other's write, and no
+ * wake-up is lost. native/test/spin/doorbell.pml verifies this.
  */
 
 /* `alignas` puts fields that one side writes often on different cache lines from those that the
@@ -108,16 +109,16 @@ bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p);
  * after any number of these calls. */
 void bw_tx_publish(bw_tx_t *tx, size_t n);
 
-/* Returns true if the consumer sleeps, so its doorbell must be rung. */
+/* Returns true if the consumer is asleep, so its doorbell must be rung. */
 bool bw_tx_alert(bw_tx_t *tx);
 
-/* Returns whether the consumer sleeps, so that bw_tx_alert would return true. */
+/* Returns whether the consumer is asleep, in which case bw_tx_alert would return true. */
 bool bw_tx_is_awaited(const bw_tx_t *tx);
 
 /*
  * Asks the consumer to ring the doorbell once when at least `room` bytes (1 to size) are free.
- * Returns BW_OK if the doorbell will be rung, BW_AGAIN if there is already enough room, so that
- * nothing is armed, or BW_CORRUPT.
+ * Returns BW_OK if the doorbell will be rung, BW_AGAIN if there is already enough room (nothing is
+ * armed then), or BW_CORRUPT.
  */
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 
@@ -137,15 +138,15 @@ bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
  * doorbell must be rung. */
 bool bw_rx_release(bw_rx_t *rx, size_t n);
 
-/* Returns true if the producer will commit no more and everything that it committed has been
- * released. A producer that was killed never announces that. If this is called after arming, the
- * close cannot be missed: either this returns true now, or the producer's close rings the
- * doorbell. */
+/* Returns true if the producer has announced that it will not commit anything more, and everything
+ * that it committed has been released. A producer that was killed never announces this. If this is
+ * called after arming, the close cannot be missed: either this returns true now, or the producer's
+ * close rings the doorbell. */
 bool bw_rx_is_finished(bw_rx_t *rx);
 
 /* Asks the producer to ring the doorbell once when there is more to read than the last peek
  * returned (a partial frame may be left unreleased). Returns BW_OK if the doorbell will be rung,
- * BW_AGAIN if there is already more to read, so that nothing is armed, or BW_CORRUPT. */
+ * BW_AGAIN if there is already more to read (nothing is armed then), or BW_CORRUPT. */
 bw_status_t bw_rx_arm(bw_rx_t *rx);
 
 #endif

@@ -10,10 +10,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Rings are mapped twice in a row, so that every span of one is contiguous. */
+/* Each ring is mapped twice in a row, so that every span of the ring is contiguous. */
 
-/* Calls ftruncate on a memfd. If `bytes` exceeds the file size limit, this only fails with EFBIG,
- * whereas the kernel would also send SIGXFSZ, which kills the process. */
+/* Like ftruncate on a memfd, except that if `bytes` exceeds the file size limit, this only fails
+ * with EFBIG. ftruncate would also cause a SIGXFSZ, which kills the process. */
 static inline int bw_set_size(int fd, uint64_t bytes)
 {
     struct rlimit limit;

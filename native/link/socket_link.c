@@ -12,11 +12,11 @@
 
 #include "bytes.h"
 
-/* The maximum that one call reads from the socket, which takes about 100 us of copying. */
+/* The maximum that one call reads from the socket. Copying this much takes about 100 us. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
 
-/* The same limit while large frames arrive, which are read directly into place: enough for the
- * beginning of the next frame. */
+/* The same limit while large frames arrive. These are read directly into place, so only the
+ * beginning of the next frame has to be read here. */
 #define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
 
 /* The peer counts as silent after this many retransmissions without a response. */
@@ -86,7 +86,7 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
     return 0;
 }
 
-/* The socket may have bytes again, so it must be read. */
+/* Records that the socket may have bytes again, so that it is read. */
 static void expect_input(bw_socket_t *sock)
 {
     if (sock->in == BW_SOCKET_QUIET)
@@ -312,8 +312,8 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     return n > 0 || base->end != BW_SOCKET_OPEN ? BW_OK : BW_AGAIN;
 }
 
-/* If the stream has ended within a frame, the rest of it, for which the user is waiting, will never
- * arrive. */
+/* If the stream has ended in the middle of a frame, the rest of the frame, for which the user is
+ * waiting, will never arrive. */
 bw_status_t bw_socket_link_arm_read(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -329,7 +329,7 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
     if (base->end == BW_SOCKET_FAILED)
         return BW_CORRUPT;
-    expect_input(&base->socket); /* so that it is read after the wake-up */
+    expect_input(&base->socket); /* so that the socket is read after the wake-up */
     base->is_armed = true;
     return BW_OK;
 }
@@ -487,9 +487,9 @@ void bw_socket_link_free(bw_socket_link_t *base)
 }
 
 /* Closing a socket with unread bytes resets the connection, and then the peer may lose bytes that
- * are still in flight to it. So unread bytes are discarded first, but only up to a limit, so a peer
- * that keeps writing is reset. The part that would take too long for this call is done later and
- * needs a descriptor; if none is free, the unsent bytes are lost. */
+ * are still in flight to it. Unread bytes are therefore discarded first, but only up to a limit; a
+ * peer that keeps writing is reset. The part that would take too long for this call is done later
+ * and needs a descriptor; if none is free, the unsent bytes are lost. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p)
 {

@@ -44,7 +44,8 @@ void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out);
  * non-blocking. */
 bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p);
 
-/* How a carrier moves bytes. No function blocks, and each may process only a part of the bytes. */
+/* How a carrier moves bytes. None of these functions blocks, and each may process only part of the
+ * bytes. */
 typedef struct {
     const char *name;   /* the name of its memory */
     const char *failed; /* the reason for a failure if no other is known */
@@ -80,9 +81,9 @@ typedef struct {
     bool is_deferred; /* commit leaves the sending to flush */
     bool is_left;     /* the connection survives without this link */
     bw_socket_end_t end;
-    const char *reason; /* reason for FAILED, or why output is lost and the reader will end */
+    const char *reason; /* why `end` is FAILED, or will become FAILED because the link was cut */
     uint64_t stalls;
-    uint64_t lost;        /* bytes that were committed after the link was cut */
+    uint64_t lost;        /* committed bytes that could not be sent because the link was cut */
     uint64_t handed_back; /* bytes that flush has handed back and that have not been committed or
                              written again */
 } bw_socket_link_t;
@@ -99,8 +100,8 @@ bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p);
 
-/* Marks the link as unable to send. Once everything that had arrived has been read, arm_read
- * reports it. */
+/* Marks the link as unable to send. Once everything that had arrived before has been read, arm_read
+ * reports that the link has ended. */
 void bw_socket_link_cut(bw_link_t *link, const char *reason);
 
 /* Cuts the link if the socket reports that it is broken. */

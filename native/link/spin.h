@@ -12,12 +12,12 @@
  * worthwhile if recent frames have arrived within the budget. It does harm if other processes need
  * the CPU. There are two signs of that: if many frames arrive at a time, the node has work to do
  * anyway, and if the poller does not get the CPU, another process is using it. Every host has some
- * background work, but far less time is lost to that: on an idle host, the poller spends a
- * twentieth of its time waiting for a CPU, whereas next to a process that is always busy, it runs
- * for a few milliseconds and then waits at least as long.
+ * background work, but far less time is lost to it: on an idle host, the poller spends a twentieth
+ * of its time waiting for a CPU, whereas next to a process that is always busy, it runs for a few
+ * milliseconds and then waits at least as long.
  *
  * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
- * look that found nothing) cost several times as much credit. A poller without enough credit stops
+ * spin that found nothing) cost several times as much credit. A poller without enough credit stops
  * spinning for a while, and longer each time until its credit is full again. It starts with a
  * little credit.
  *
@@ -25,7 +25,7 @@
  */
 typedef struct {
     uint32_t budget_us;  /* maximum time to spin; 0 to disable */
-    uint32_t wait_us;    /* smoothed time from drained to the next frame, at most BW_SPIN_LONG_US */
+    uint32_t wait_us;    /* smoothed idle time before the next frame, at most BW_SPIN_LONG_US */
     uint32_t load_x16;   /* smoothed number of frames that arrive together, times 16 */
     uint32_t ban_us;     /* for how long the next failure disables spinning */
     uint32_t credit_us;  /* earned by looks that found frames */
@@ -39,11 +39,11 @@ typedef struct {
  * and the request, and occasionally one more frame arrives with them. */
 #define BW_SPIN_LOAD_MAX 4u
 #define BW_SPIN_LOAD_BYTES 8192u /* this many bytes count as one frame */
-#define BW_SPIN_GAP_US 200u      /* if the poller is off the CPU for longer, others need it */
+#define BW_SPIN_GAP_US 200u      /* if the poller is off the CPU longer, other processes need it */
 #define BW_SPIN_PRICE 4u         /* cost in credit for each microsecond lost */
 #define BW_SPIN_CREDIT_MAX_US 65536u
 #define BW_SPIN_GRANT_US                                                                           \
-    8192u /* initial credit: more than an idle host costs at a time, less than a busy neighbor */
+    8192u /* initial credit: enough for background work, but not next to a busy process */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
 

@@ -35,7 +35,7 @@ static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const
 }
 
 /* Reports a failed system call. Errors caused by a lack of descriptors, watches or memory, or by a
- * file that is too large, become BW_LIMIT, because the user can raise that limit. */
+ * file that is too large, become BW_LIMIT, because the user can raise the limit in question. */
 static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, int sys_errno)
 {
     bool is_limit = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM ||

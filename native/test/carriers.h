@@ -78,7 +78,7 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 
 /* ---- the carrier of the running case ---- */
 
-/* An attempt to set up a link. It contains the addresses to listen at and to connect to, in the
+/* An attempt to set up a link. It contains the addresses to listen on and to connect to, in the
  * carrier's own format. */
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
@@ -90,7 +90,7 @@ typedef struct {
     const char *kind;
     int descriptors; /* per end, or 0 if unspecified */
     /* Fills in the addresses, with `buffer` as in connect_sockets. NULL if no address is needed to
-     * listen, and the listener reports the address to connect to. */
+     * listen, because the listener reports the address to connect to. */
     bool (*begin)(attempt_t *attempt_p, int buffer);
     void (*learn)(attempt_t *attempt, const uint8_t *address);
     /* Returns how many descriptors are open once the carrier's own thread, which does not survive a
@@ -177,8 +177,8 @@ static inline void run_over(const bw_carrier_t *table)
     running.tells_of_death = table->caps & BW_CAP_TELLS_DEATH;
 }
 
-/* Counts the descriptors of this process, after the carrier's thread has closed those that it has
- * to close. */
+/* Counts the descriptors of this process once the carrier's thread has closed those for which it
+ * is responsible. */
 static inline int held_descriptors(void)
 {
     return carrier->at_rest ? carrier->at_rest() : open_descriptors();
@@ -192,7 +192,7 @@ static inline bool begin_attempt(attempt_t *attempt_p, int buffer)
     return !carrier->begin || carrier->begin(attempt_p, buffer);
 }
 
-/* Takes over the address that the listener has reported. */
+/* Stores the address that the listener has reported. */
 static inline void learn_address(attempt_t *attempt, const uint8_t *address, size_t len)
 {
     if (carrier->learn) {
@@ -274,7 +274,7 @@ static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
     return reports[0].state == BW_LINKED && reports[1].state == BW_LINKED;
 }
 
-/* Opens both ends of a link over the carrier of the running case. On failure, *error_p has the
+/* Opens both ends of a link over the carrier of the running case. On failure, *error_p contains the
  * reason. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
                              bw_error_t *error_p)
@@ -302,7 +302,7 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
 
 /* ---- one end in each of two processes ---- */
 
-/* State that two processes share before the fork; afterwards each takes its own end. */
+/* Set up before the fork; afterwards each of the two processes uses its own end. */
 typedef struct {
     attempt_t attempt;
     int wire[2];
@@ -348,7 +348,7 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 
 /* ---- waiting for bytes in flight ---- */
 
-/* Does what an end's owner does when the descriptor is readable, namely send queued bytes. */
+/* Does what the owner of an end does when the descriptor is readable: sends queued bytes. */
 static inline void run_end_of(bw_link_t *link)
 {
     bw_span_t span;

@@ -2,7 +2,7 @@
 #ifndef BW_CHANCE_H
 #define BW_CHANCE_H
 
-/* Pseudorandom numbers for schedules that are repeated from a seed, which the test stores in
+/* Pseudorandom numbers for schedules that can be repeated from a seed, which the test stores in
  * `chance`. */
 
 #include <stdint.h>

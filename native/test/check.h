@@ -10,8 +10,8 @@
  * time is printed for cases that take a second or more. The last line of output is `N passed, N
  * failed, N skipped`.
  *
- * A case that hangs terminates its program, whereas a hanging process that was forked by a case is
- * terminated alone. Both report the last check that they reached, and where their threads are
+ * If a case hangs, the program is terminated; if a process that a case has forked hangs, only that
+ * process is terminated. Both report the last check that they reached, and where their threads are
  * waiting.
  */
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that a case that hangs fails and reports the last check that it reached, and that
- * everything that a failed case has left behind is cleaned up before the next case.
+ * Tests that a case that hangs is counted as failed and reports the last check that it reached, and
+ * that everything that a failed case has left behind is cleaned up before the next case.
  */
 #include "check.h"
 

@@ -2,8 +2,8 @@
 #ifndef BW_TEST_PEERS_H
 #define BW_TEST_PEERS_H
 
-/* Shared by the tests of the shm carrier: simulated peers of a listener, transferring bytes through
- * a link, and running cases in a separate process. */
+/* Shared by the tests of the shm carrier: simulated peers of a listener, and functions that
+ * transfer bytes through a link or run a case in a separate process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include "rings.h"
 
 #define RING BW_RING_MIN_BYTES
-#define PAGE 65536u /* the segment's first page holds the ring headers */
+#define PAGE 65536u /* the segment's first page contains the ring headers */
 
 /* A peer's message, in wire format. */
 typedef struct {

@@ -3,7 +3,7 @@
 #define BW_TEST_RINGS_H
 
 /* Shared by several test programs: memory mapped twice in a row, links between two ends in one
- * process, and counting a process's resources. */
+ * process, and functions that count a process's resources. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -91,7 +91,7 @@ typedef struct {
     uint64_t out_stream, in_stream;
     uint64_t random;
     uint64_t frames;
-    uint64_t sent, received;    /* numbers of whole frames */
+    uint64_t sent, received;    /* numbers of complete frames */
     uint64_t out_done, in_done; /* number of bytes of the current frame */
     bw_frame_t in_frame;        /* its parsed header, once in_done > 0 */
     uint64_t sleeps;

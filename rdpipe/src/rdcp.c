@@ -85,7 +85,8 @@ enum {
 #define AS_TEXT(number) TEXT_OF(number)
 /* Version of the parts' protocol: their items and their options. */
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION)
-/* A small file takes less than this on a local disk, and more on a network file system. */
+/* Handling a small file takes less time than this on a local disk, and more on a network file
+ * system. */
 #define BESIDE_US 200u
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
@@ -167,9 +168,9 @@ static void keep_all(rd_copy_t *copy)
 
 #define DELTA_WISH "delta="
 
-/* A wish is a feature that a part uses if it can. A version that does not know wishes parses
- * them as a protocol; because only the last --of counts, it ignores them and copies without the
- * feature. */
+/* A wish names a feature that a part uses if it can. A version that does not know wishes mistakes
+ * each of them for the protocol version, but because only the last --of counts, it ignores the
+ * wishes and copies without the features. */
 static void take_wish(called_t *called, const char *wish)
 {
     if (strncmp(wish, DELTA_WISH, strlen(DELTA_WISH)) == 0)
@@ -278,8 +279,8 @@ static bool take_option(called_t *called, int option, const char *value)
     }
 }
 
-/* After its options, a part at the source is given the sources, and a part at the target is given
- * the target and the name of each source. */
+/* After the options, the arguments of a part at the source are the sources, and those of a part at
+ * the target are the target and the name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
     bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
@@ -377,7 +378,7 @@ static void quote(FILE *to, const char *text)
     (void)fputc('\'', to);
 }
 
-/* Writes the path to rdcp on that host. */
+/* Writes the path of rdcp on that host. */
 static void put_program(FILE *to, const called_t *called, const end_t *end)
 {
     char self[4096];

@@ -25,7 +25,8 @@ typedef struct {
     rd_cause_t cause;
 } rd_why_t;
 
-/* Sets the reason and returns false, so that a failing function can end with it. */
+/* Sets the reason and returns false, so that a function that fails can return the result of this
+ * call. */
 __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *why, const char *form,
                                                                     ...)
 {

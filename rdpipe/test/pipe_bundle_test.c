@@ -147,7 +147,7 @@ static void *read_all(void *argument)
 }
 
 /* Writes pieces of many sizes, and calls `at_each` between them. Returns false if there was no room
- * for `ms`. */
+ * for `ms` milliseconds. */
 static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
                         void (*at_each)(pair_t *pair, uint64_t at), int ms)
 {
@@ -280,7 +280,8 @@ static void a_cut_stream_is_never_whole(void)
     close_pair(&pair);
 }
 
-/* If the other side does not read, the writer can write exactly as much as the ring holds. */
+/* If the other side does not read, the writer can write exactly as many bytes as fit in the
+ * ring. */
 static void memory_is_bounded(void)
 {
     pair_t pair;
@@ -298,7 +299,7 @@ static void memory_is_bounded(void)
     close_pair(&pair);
 }
 
-/* If the peer violates the protocol the link fails, and the invalid data is not accepted. */
+/* If the peer violates the protocol, the link fails and the invalid data is not accepted. */
 static void a_bad_peer_ends_the_link(void)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests what the doctor reports about encryption, also for processors and libraries that this host
- * does not have. */
+/* Tests what the doctor reports about encryption, including for processors and libraries that this
+ * host does not have. */
 #include "check.h"
 
 #include "run/cipher.h"

@@ -234,8 +234,8 @@ static void without_hard_links(void)
 
 /* ---- a tree that stays as it was ---- */
 
-/* Whichever process dies, and at whichever rename, the name always refers to the old tree or to the
- * new one. */
+/* No matter which process dies, and at which rename, the name always refers to the old tree or to
+ * the new one. */
 static void a_copy_that_dies(void)
 {
     for (int exchange = 0; exchange < 2; exchange++) {

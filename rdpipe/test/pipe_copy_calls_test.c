@@ -130,7 +130,7 @@ static void a_file_of_another_user(void)
     CHECK(run("test \"$(stat -c '%u:%g %a' to-many/7)\" = '1:1 640'"));
 }
 
-/* An unchanged file costs one look-up of the file, and one of a part that it might have. */
+/* An unchanged file costs one look-up of the file and one of its part, in case there is one. */
 static void a_file_that_has_not_changed(void)
 {
     beside_us = UINT_MAX;

@@ -137,8 +137,8 @@ static void the_first_pattern_decides(void)
 
 static rd_names_t names;
 
-/* Reads the file "names" as rdcp does, and then takes the names as a part receives them from rdcp.
- * On failure, *why is set. */
+/* Reads the file "names" as rdcp does, and then parses the names in the form in which rdcp passes
+ * them to a part. On failure, *why is set. */
 static bool read_names(bool ends_with_nul, rd_why_t *why)
 {
     rd_names_t first;
@@ -237,7 +237,7 @@ static void names_that_lead_out(void)
     CHECK(was_said("from/one: is a file, but --files-from names paths below it"));
 }
 
-/* The parts check once more the names that rdcp passes to them. */
+/* Each part itself checks the names that rdcp passes to it, although rdcp has already done so. */
 static void documents_that_are_damaged(void)
 {
     static const char *const documents[] = {"0:../x\n", "0:a\n5:b\n", "a\n",    "0:%zz\n",

@@ -79,8 +79,8 @@ static void in_a_part_that_is_resumed(void)
     CHECK(run("diff -r from to"));
 }
 
-/* Users may delete their own files even if a directory has the mode of a source without write
- * permission. */
+/* Users can delete their own files even from a directory whose mode, copied from its source, does
+ * not permit writing. */
 static void in_a_directory_that_is_not_writable(void)
 {
     bool is_root = geteuid() == 0;
@@ -191,7 +191,7 @@ static void what_changes_its_kind_meanwhile(void)
     CHECK(run("rmdir to/dir && echo new >to/dir && rm to/file && mkdir to/file"));
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(holds("to/dir", "new\n") && is_there("to/file"));
-    /* New files in a directory are not lost with it. */
+    /* A directory is not deleted if new files have been created in it. */
     CHECK(run("rm -r to && mkdir -p to/dir"));
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     put_file("to/dir/new", "text");

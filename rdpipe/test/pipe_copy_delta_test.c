@@ -8,7 +8,7 @@
 
 #define DIGEST_AT 40 /* of an item */
 #define KERNEL_AT (DIGEST_AT + 2)
-#define FAST_SHA256 16 /* in the first two bytes of the terms: what is offered, and accepted */
+#define FAST_SHA256 16 /* in byte 0 of the terms: offered; in byte 1: accepted */
 
 /* The first item of a stream is the START of its only source. */
 static void read_terms(const char *stream, uint8_t terms[RD_DIGEST_BYTES])
@@ -72,7 +72,7 @@ static void only_what_differs_goes(void)
     /* A file that has nothing in common with the old version. */
     CHECK(run("head -c 2000000 /dev/urandom >from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went == 2000000);
-    /* Pieces in another order, and repeated ones. */
+    /* Pieces in a different order, and repeated ones. */
     CHECK(run("{ tail -c 1000000 to; cat to to; } >from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went <= 6 * 4096);
     CHECK(run("{ head -c 3000000 /dev/zero | tr '\\0' a; } >to; cat to to >from"));
@@ -243,7 +243,7 @@ static void an_older_target(void)
     }
 }
 
-/* The feature bit decides which digest both sides compare. The target must refuse the other one. */
+/* The feature bit decides which digest both sides compare. The target must reject the other one. */
 static void both_sides_compare_the_same_digest(void)
 {
     rd_copy_t source = with("from", RD_DELTA_ALWAYS), target = copy_of("to");
@@ -271,7 +271,7 @@ static void both_sides_compare_the_same_digest(void)
 
 /* ---- items from a hostile source ---- */
 
-/* Unpacks a stream that begins with the answer of a target that accepts changes. */
+/* Unpacks a stream that begins with the answer of a target that accepts differences. */
 static bool unpacks(const rd_item_t *items, size_t count)
 {
     static rd_item_t all[10];

@@ -240,7 +240,8 @@ static void what_is_no_file_is_skipped(void)
     CHECK_EQ(copy("from/fifo", "alone"), RD_COPY_FAILED);
 }
 
-/* An incomplete file is closed as such, because the source's side saw that it had changed. */
+/* The item that closes a file says that the file is incomplete, because the source noticed a
+ * change. */
 static void a_file_that_is_not_whole(void)
 {
     static rd_item_t item;

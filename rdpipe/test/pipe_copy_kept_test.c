@@ -71,7 +71,7 @@ static void owners_are_kept_by_root(void)
     CHECK(run("cd to && stat -c '%n %u %g %a %y' . * | cmp - ../a"));
 }
 
-/* An existing file keeps its owner, as with cp, which writes to that file. */
+/* An existing file keeps its owner, as with cp, which writes into the existing file. */
 static void a_file_that_is_there_keeps_its_owner(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -301,7 +301,7 @@ static void a_source_that_has_no_target_among_several(void)
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test -p to/two"));
     CHECK(run("grep -qx 'rdcp: to: two is a FIFO, which rdcp does not replace' said"));
-    /* The first and the last one. */
+    /* The same for the first and the last source. */
     CHECK(run("rm -r to/* && touch to/one to/three"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("cmp two to/two && test -f to/one && test -f to/three"));
@@ -345,7 +345,7 @@ static void files_of_the_same_size_and_time_are_not_read(void)
     source.preserve = target.preserve = target.no_directory = true;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("printf TEXT >to/one && touch -r from/one to/one && chmod 600 to/one"));
-    CHECK(run("printf TEXT >to/two")); /* with another time */
+    CHECK(run("printf TEXT >to/two")); /* with a different time */
     CHECK_EQ(copy_all(source, target), 0);
     CHECK_EQ(bytes_and_files_packed(&kept, &left_out), 4);
     CHECK_EQ(kept, 1); /* its mode is set */

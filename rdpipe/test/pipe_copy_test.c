@@ -49,7 +49,7 @@ static void items_are_read_as_written(void)
     CHECK_EQ(rd_item_parse(at, len, &got, &bytes), RD_ITEM_CORRUPT);
 }
 
-/* The resolution of times on the simulated file system, or 0 for that of the real one */
+/* The resolution of times on the simulated file system, or 0 for that of the real one. */
 static int64_t time_step_ns;
 
 static void cut(struct timespec *time)
@@ -124,7 +124,7 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from"));
     CHECK(run("grep -q 'a directory is not copied into itself' said"));
-    CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* it would be made there */
+    CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* the copy would be created there */
     CHECK(run("test -z \"$(ls -A from | grep new)\""));
     /* This also fails if that directory already exists. */
     CHECK(mkdir("from/sub/from", 0755) == 0);
@@ -269,12 +269,12 @@ static void holes_are_not_read_for(const rd_digest_key_t *key)
         CHECK(memcmp(sparse, other, sizeof other) != 0);
         memcpy(other, sparse, sizeof other);
     }
-    /* The same bytes at another offset, and zeros alone, have other digests. */
+    /* The same bytes at a different offset, and zeros alone, have different digests. */
     CHECK(pwrite(stored, "\0\0", 2, 1 << 20) == 2 && rd_digest_file(key, stored, size, full));
     CHECK(memcmp(full, other, sizeof other) != 0);
     CHECK(pwrite(stored, "ab", 2, 2 << 20) == 2 && rd_digest_file(key, stored, size, sparse));
     CHECK(memcmp(sparse, other, sizeof other) != 0 && memcmp(sparse, full, sizeof full) != 0);
-    CHECK(!rd_digest_file(key, stored, size + 1, full)); /* it is shorter */
+    CHECK(!rd_digest_file(key, stored, size + 1, full)); /* the file is shorter */
     close(fd);
     close(stored);
 }
@@ -404,8 +404,8 @@ static void what_is_there_is_not_sent_again(void)
     CHECK_EQ(kept, 1);
 }
 
-/* A small file of a new tree has its name from the beginning. A file left by a killed copy, with a
- * private mode, must not influence the final file. */
+/* A small file in a new tree is written under its final name from the beginning. A file left by a
+ * killed copy, with a private mode, must not influence the final file. */
 static void a_small_file_that_was_cut_off(void)
 {
     CHECK_IN(fresh());
@@ -416,9 +416,9 @@ static void a_small_file_that_was_cut_off(void)
     CHECK(run("diff -r from to && test \"$(cd to; stat -c %a one two | xargs)\" = '644 755'"));
 }
 
-/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and checks how many
- * bytes are read from the two: the rest of the source, which is sent, and, if the part has no valid
- * note, also the first 3 MB of each. */
+/* Resumes the copy of a 4 MB file whose part has 3 MB; the source may be changed first. Checks how
+ * many bytes are read from the source and the part: the rest of the source, which is sent, and, if
+ * the part has no valid note, also the first 3 MB of each. */
 static void resume_after(const char *change, bool is_known)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");

@@ -179,7 +179,7 @@ static void a_device_that_fails_is_no_end(void)
     }
 }
 
-#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe holds */
+#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than fits into a pipe */
 
 /* Starts a producer that changes a block in place as soon as it is told that the block has been
  * checked. */

@@ -160,8 +160,8 @@ static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
     return n == (ssize_t)sizeof(pid_t[RD_GUARDS + 1]) ? maker : -1;
 }
 
-/* Whether the owner dies alone or together with one of its guards, the command is killed and sees
- * no end of its input. */
+/* Whether the owner dies alone or together with one of its guards, the command is killed and never
+ * sees the end of its input. */
 static void a_command_sees_no_end_that_nobody_has_announced(void)
 {
     char folder[] = "/tmp/pipe-guard-XXXXXX", mark[64];
@@ -207,7 +207,8 @@ static void a_released_command_sees_its_end(void)
     rd_guard_end(&guard);
 }
 
-/* A command is not run if it cannot be registered with its guards, and no process of it remains. */
+/* If a command cannot be registered with its guards, it is not run, and none of its processes
+ * remain. */
 static void a_command_without_guards_does_not_start(void)
 {
     rd_guard_t guard;

@@ -539,7 +539,7 @@ static void the_first_reason_is_told(void)
     CHECK_EQ(why.cause, RD_CAUSE_LOST);
 }
 
-/* A producer that connects just as the wait for a listener expires still has the time for one
+/* A producer that connects just as the wait for a listener expires still has time for one
  * attempt. */
 static void the_last_attempt_has_its_time(void)
 {
@@ -633,7 +633,8 @@ static void a_silent_address_does_not_take_all_the_time(void)
     CHECK(rd_connect("silent.example", port, -1, 0, deadline, &fd, &why));
     CHECK(rd_left_ms(deadline) > 0);
     close(fd);
-    /* rdsend, which waits, does not have the options that would help a pipeline. */
+    /* rdsend, which waits, lacks the options that help a pipeline, so its message must not name
+     * them. */
     CHECK(!rd_connect("127.0.0.2", port, -1, 0, rd_now_ms() + 100, &fd, &why));
     CHECK(strstr(why.text, "timed out (a firewall") != NULL);
     CHECK(!rd_connect("127.0.0.2", port, -1, 1, rd_now_ms() + 100, &fd, &why));

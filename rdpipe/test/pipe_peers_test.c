@@ -36,7 +36,7 @@ static void nobody_gives_way_to_nobody(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(peers != NULL);
     fds[0] = connect_to(port);
-    /* Its guaranteed second is over. */
+    /* The guaranteed second of the oldest client is over. */
     CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
     for (int i = 1; i < 4; i++)
         fds[i] = connect_to(port);

@@ -79,7 +79,7 @@ static void nothing_is_cut_before_the_sender_is_there(void)
     fd = append("output", "");
     CHECK(rd_resume_take(&resume, "note", fd, &why));
     CHECK_EQ(size_of("output"), 14);
-    /* The sender of another stream. */
+    /* The sender of a different stream. */
     CHECK(!rd_resume_accept(&resume, fd, other_id, sizeof other_id - 1, &why));
     CHECK_EQ(size_of("output"), 14);
     CHECK(rd_resume_accept(&resume, fd, one_id, sizeof one_id - 1, &why));

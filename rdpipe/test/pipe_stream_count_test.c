@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests how many streams `--streams auto` uses: single decisions, and what they lead to on paths
+/* Tests how many streams `--streams auto` uses: individual decisions, and their effect on paths
  * that are simulated by a formula. */
 #include "chance.h"
 #include "check.h"
@@ -11,7 +11,7 @@
 #define SEGMENT 1448.0
 #define RATE 100 /* bytes per ms */
 
-/* ---- single decisions ---- */
+/* ---- individual decisions ---- */
 
 #define PERIOD(rate)                                                                               \
     .ms = MS, .acked = (uint64_t)(rate)*MS, .sent = 1000, .rtt_us = RTT_US, .busy_us = 1000,       \
@@ -187,7 +187,7 @@ static const path_t paths[] = {
 };
 
 /* Returns what the kernel would report about a period in which `use` streams send. The rate varies
- * by a fifth, but by little if the line is full. */
+ * by a fifth, but only a little if the line is full. */
 static rd_period_t period_on(const path_t *path, unsigned use)
 {
     bool is_full = use * path->each >= path->line;

@@ -50,7 +50,7 @@ static void small_pieces(void)
     CHECK_IN(stream_of(300000, 100));
 }
 
-/* A reader that quits ends the writer, as a broken pipe would. */
+/* If the reader quits, the producer ends, as it would with a broken pipe. */
 static void a_reader_that_quits_ends_the_producer(void)
 {
     receiver_t receiver;

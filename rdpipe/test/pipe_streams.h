@@ -63,7 +63,7 @@ static inline void write_stream(int fd, uint64_t total, uint64_t piece_max, uint
     }
 }
 
-/* Starts a producer in a child, which feeds what `write_stream` writes to a pipe. Its status is the
+/* Starts a producer in a child. Its input is a pipe that `write_stream` fills. Its status is the
  * outcome of its transfer. */
 static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max)
 {
@@ -136,8 +136,8 @@ static inline void end(receiver_t *receiver)
     rd_transfer_free(&receiver->transfer);
 }
 
-/* Starts a child that compares what it reads with the stream. Its status is 0 if it got exactly
- * that. */
+/* Starts a child that compares what it reads with the stream. Its status is 0 if it has read
+ * exactly the bytes of the stream. */
 static inline pid_t start_reader(int fd, int other, uint64_t total, uint64_t stop_after)
 {
     pid_t child = fork();

@@ -75,7 +75,7 @@ typedef struct {
     receiver_t *receiver;
     pthread_t drains;
     pid_t victim; /* 0 if none */
-    int go_on;    /* the other side reads a byte, and then continues, or 0 if none */
+    int go_on;    /* a byte makes the other side continue; 0 if none */
     double used_ms;
 } meter_t;
 
@@ -438,7 +438,8 @@ static void receive_with(call_t call, manner_t manner)
     close(pings[1]);
 }
 
-/* Hops that are ready wait for the others, and nothing is sent on them until then. */
+/* Hops that are ready wait until the others are ready as well; until then, nothing is sent on
+ * them. */
 static void a_late_beginning_is_no_silence(void)
 {
     receiver_t receiver;

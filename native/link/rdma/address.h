@@ -45,7 +45,7 @@ static inline void bw_rdma_address_text(const bw_rdma_address_t *address,
         text[0] = 0;
 }
 
-/* Reports which device an id is bound to. A listener may not be bound to any particular device. */
+/* Reports which device an id is bound to. A listener need not be bound to a particular device. */
 static inline void bw_rdma_describe(const struct rdma_cm_id *id, bw_report_t *report)
 {
     snprintf(report->device, sizeof report->device, "%s",

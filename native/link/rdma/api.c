@@ -107,8 +107,8 @@ bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, b
 }
 
 /* Sends the last bytes immediately if possible; the service waits until they have arrived. The
- * descriptor is made unreadable here, because the caller, who gets it, may still poll it for a
- * while. */
+ * descriptor is passed to the caller, who may still poll it for a while, so everything that could
+ * make it readable is removed from it here. */
 void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
 {
     pthread_mutex_lock(&connection->lock);

@@ -17,9 +17,9 @@
 
 #define RESOLVE_MS 2000
 
-/* An unacknowledged packet is retransmitted after 4.096 us * 2^16 = 0.27 s, up to 8 times, so the
- * connection to a silent peer fails after 2 to 9 seconds (devices may wait up to 4 times as long).
- * librdmacm's default would be 1 s per attempt. */
+/* A packet that is not acknowledged within 4.096 us * 2^16 = 0.27 s is sent again. As it is sent up
+ * to 8 times in all, the connection to a silent peer fails after 2 to 9 seconds (devices may wait
+ * up to 4 times as long). librdmacm's default would be 1 s per attempt. */
 #define ACK_TIMEOUT 16
 #define RETRIES 7
 /* A message is sent only with a credit. If the peer then has no slot for it, the peer has announced

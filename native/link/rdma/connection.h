@@ -39,7 +39,7 @@ struct bw_rdma_connection {
     bw_rdma_order_t order;
 
     pthread_mutex_t lock; /* protects everything up to the next comment of this kind */
-    int epoll; /* polled by the user; has the completion channel and the event; -1 if closed */
+    int epoll; /* polled by the user; contains the completion channel and the event; -1 if closed */
     int event;
     bool rung; /* the event has been signalled and not yet read */
     bw_report_t report;

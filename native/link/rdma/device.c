@@ -126,8 +126,8 @@ bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id)
     return device;
 }
 
-/* Replaces the descriptors, so that the kernel releases the device; librdmacm closes their numbers
- * later. */
+/* Replaces the descriptors, so that the kernel releases the device; librdmacm closes the
+ * replacements later. */
 static void close_under_librdmacm(const struct ibv_context *context)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -11,10 +11,10 @@
  *
  * The sender has its own ring, of the same size as the receiver's. A batch consists of the bytes
  * committed since the last one: at most two writes put them at the same position in the peer's
- * ring, and then one message reports how far the stream has advanced. A few bytes travel in the
- * message itself, and the receiver copies them into its ring. Every message carries the tail of the
- * other direction and the count of messages received, so neither needs a message of its own while
- * data flows.
+ * ring, and then one message reports how far the stream has advanced. If there are only a few
+ * bytes, they travel in the message itself, and the receiver copies them into its ring. Every
+ * message carries the tail of the other direction and the count of messages received, so neither
+ * needs a message of its own while data flows.
  *
  * The reader paces a busy writer: while there are BW_RDMA_AHEAD batches that the reader has not
  * polled for yet, committed bytes only accumulate. Once the reader has polled, they are sent as one
@@ -74,8 +74,8 @@ typedef struct {
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
                        uint32_t slots, uint32_t peer_slots);
 
-/* Returns the batch that must be posted now, and counts it as posted. Returns false if there is
- * nothing to send or if it has to wait. */
+/* Sets *batch_p to the batch that must be posted now, and counts it as posted. Returns false if
+ * there is nothing to send or if the batch has to wait. */
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 
 /* Returns true if something has to wait for a message from the peer or, if the send queue is full,
@@ -83,7 +83,7 @@ bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
 bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow);
 
-/* Returns true if the room may depend on a completion. */
+/* Returns true if a completion may be needed before there is more room. */
 bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow);
 
 /* Records that the send queue has completed everything up to message `number`. */

@@ -102,8 +102,8 @@ static bool all_are_freed(void)
     return all;
 }
 
-/* A process that exits has often closed its links just before, so this gives their last bytes time
- * to reach the peers. It uses the monotonic clock, because the wall clock may be changed in the
+/* A process often closes its links just before it exits, so this gives their last bytes time to
+ * reach the peers. It uses the monotonic clock, because the wall clock may be changed in the
  * meantime. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
@@ -257,7 +257,7 @@ static void check_deadlines(void)
     }
 }
 
-/* Handles one event at a time, because handling it may destroy the object of the next one. */
+/* Handles one event at a time, because handling an event may destroy the object of the next one. */
 static void *serve(void *unused)
 {
     struct epoll_event event;

@@ -28,7 +28,7 @@ int64_t bw_rdma_now_ms(void);
 
 /* ---- connect.c: from an order to a link ---- */
 
-/* An event of the connection manager; private_data is a copy. */
+/* An event of the connection manager; `data` is a copy of its private data. */
 typedef struct {
     enum rdma_cm_event_type type;
     int status;
@@ -50,14 +50,14 @@ __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_conne
 /* Takes the lock and calls bw_rdma_fail. */
 void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason);
 
-/* Frees everything except the memory, because the user's thread may still be reading bytes that had
- * arrived. */
+/* Frees everything except the memory, from which the user's thread may still be reading bytes that
+ * have arrived. */
 void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
 /* ---- listener.c ---- */
 
-/* Queues the connection at its address; several connections share a port there. Returns false if
- * the connection has failed. */
+/* Lets the connection wait for its peer at its address, where several connections can share a port.
+ * Returns false if the connection has failed. */
 bool bw_rdma_listener_join(bw_rdma_connection_t *connection);
 
 /* Has no effect on a connection that is not waiting. */
@@ -66,7 +66,7 @@ void bw_rdma_listener_leave(bw_rdma_connection_t *connection);
 /* Returns the listener that owns this id, or NULL. */
 bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
 
-/* Returns the connection that is waiting there for a peer with this token, or NULL. */
+/* Returns the listener's connection that is waiting for a peer with this token, or NULL. */
 bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
                                             const uint8_t *token);
 
@@ -79,8 +79,8 @@ void bw_rdma_device_put(bw_rdma_device_t *device); /* ignores NULL */
 /* Called when the connection manager reports that the device of this id is being removed. */
 void bw_rdma_device_is_removed(struct rdma_cm_id *id);
 
-/* Both release everything that we hold of the device before they return, because the kernel waits
- * for that. */
+/* Before they return, both release everything that we still use on the device, because the kernel
+ * waits for that. */
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
 void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection);
 

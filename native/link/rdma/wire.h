@@ -40,10 +40,10 @@ bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *he
 #define BW_RDMA_TELL 2u     /* acknowledge this soon, because the sender is waiting for it */
 #define BW_RDMA_FLAGS (BW_RDMA_FINISHED | BW_RDMA_TELL)
 
-/* The fields are in the byte order of both hosts, since the hello of a host with the other byte
+/* The fields are in the byte order of both hosts, since a hello from a host with a different byte
  * order is rejected. Each message uses one slot. All numbers count from the start of the link. */
 typedef struct {
-    uint64_t head;     /* bytes that are in the receiver's ring, including those in this slot */
+    uint64_t head;     /* bytes written to the receiver's ring, including those in this slot */
     uint64_t tail;     /* bytes that the sender has freed in its own ring */
     uint32_t received; /* messages that the sender has received; their slots are posted again */
     uint16_t len;      /* bytes of the stream in this slot; 0 if they are already in the ring */

@@ -9,8 +9,8 @@
 
 /*
  * Tracks which bytes of a stream have arrived if its pieces arrive in any order and some of them
- * twice. Everything before `head` has arrived. After that, only the ranges in `of` have; they are
- * sorted and do not touch each other.
+ * twice. Everything before `head` has arrived. After `head`, only the ranges in `of` have arrived;
+ * they are sorted and do not touch each other.
  */
 #define BW_RANGES_MAX 65536u
 
@@ -24,7 +24,7 @@ typedef struct {
     size_t count, size;
 } bw_ranges_t;
 
-/* Returns the first range that ends at `at` or later. */
+/* Returns the index of the first range that ends at `at` or later. */
 static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
 {
     size_t low = 0, high = ranges->count;
@@ -40,8 +40,8 @@ static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
     return low;
 }
 
-/* Returns how many of the `len` bytes from `at` on are in the same state, and sets *is_new_p if
- * they have not arrived yet. */
+/* Returns how many of the `len` bytes from `at` on are in the same state as the first one, and sets
+ * *is_new_p to whether they have not arrived yet. */
 static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_t len,
                                    bool *is_new_p)
 {

@@ -14,23 +14,24 @@
  * of arrival. This module does no I/O: the user moves the bytes between connections and rings, and
  * reports when a connection is dead.
  *
- * Each strand carries, from both sides, a header of 24 bytes, little-endian, and for CHUNK `len`
- * bytes:
+ * On each strand, both sides send messages that consist of a little-endian header of 24 bytes and,
+ * for CHUNK, `len` bytes of the stream:
  *
  *   kind:8, zero:24, len:32, offset:64, other:64
- *     CHUNK  offset: of its first byte in the stream
- *     ACK    offset: the user has consumed all before it; other: all before it has arrived
- *     END    offset: bytes of the whole stream; nothing follows on this connection
+ *     CHUNK  offset: the position of the first of these bytes in the stream
+ *     ACK    offset: bytes that the user has consumed; other: bytes that have arrived without a gap
+ *     END    offset: the length of the stream; nothing follows on this connection
  *
  * The writer keeps unacknowledged bytes in a ring as large as the reader's, so it cannot send more
  * than the reader has room for, and the reader can always read. When a strand is lost, the writer
- * goes back to the last byte that is known to have arrived, and the reader skips duplicate bytes.
+ * goes back to the first byte that is not known to have arrived, and the reader skips duplicate
+ * bytes.
  */
 
 #define BW_STRANDS_MAX 64u
 #define BW_STRAND_HEADER 24u
 #define BW_CHUNK_BYTES ((uint64_t)256 * 1024)
-#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same if there are several strands */
+#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* chunk size if there are several strands */
 
 typedef struct {
     bool is_live;
@@ -51,8 +52,8 @@ typedef struct {
     uint64_t in_bytes; /* size of the ring for input */
     uint64_t head;     /* outgoing stream: everything before this can be sent */
     uint64_t taken;    /* incoming stream: the user has consumed everything before this */
-    unsigned use; /* only this many live strands, those with the lowest places, are given chunks */
-    bool is_one;  /* there will never be another strand */
+    unsigned use;      /* only the first `use` of the live strands are given chunks */
+    bool is_one;       /* there will never be another strand */
 
     unsigned count, live; /* used entries of `strands`, including dead ones; live strands */
     unsigned last;        /* the strand that was given the last chunk */
@@ -96,8 +97,8 @@ int bw_strands_assign(bw_strands_t *strands);
 
 /* Starts an ACK if at least `news` bytes are new, and returns the index of its strand, or -1. With
  * `again` it also does so if a strand was lost since the last ACK, because the ACK may have been
- * lost with it. The caller should delay that a little: if the peer is closing its strands one at a
- * time, bytes sent to those already closed would reset them. */
+ * lost with it. The caller should delay such an ACK a little: if the peer is closing its strands
+ * one at a time, bytes sent to those already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
 /* Starts END on each strand once everything has been passed to the connections. Returns false if
@@ -106,8 +107,8 @@ bool bw_strands_end(bw_strands_t *strands);
 
 /* ---- the incoming stream ---- */
 
-/* The next read on a strand: `len` bytes into `header`, or, if that is NULL, bytes of the
- * stream from `at` on, to be stored in the ring if is_new and discarded otherwise. */
+/* The next read on a strand: `len` bytes into `header`, or, if `header` is NULL, `len` bytes of the
+ * stream from `at` on, which are stored in the ring if is_new and discarded otherwise. */
 typedef struct {
     uint8_t *header;
     uint64_t at;

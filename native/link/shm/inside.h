@@ -7,7 +7,7 @@
 /*
  * Internals of the shm carrier. memory.c creates the memory and the eventfds of a link, and the
  * link itself; connect.c passes them from one process to the other; carrier.c has the function
- * table, and nothing here calls it except through that.
+ * table, and the other two files call it only through that table.
  */
 
 extern const bw_carrier_t bw_shm_carrier;
@@ -29,7 +29,7 @@ typedef struct {
     uint64_t max_ring_bytes;
 } bw_shm_link_t;
 
-/* Returns a link with nothing open yet, or NULL if there is no memory. */
+/* Returns a link with nothing open yet, or NULL if out of memory. */
 bw_shm_link_t *bw_shm_new_link(void);
 
 /* Used by the carrier table; defined in connect.c. */
@@ -39,11 +39,11 @@ bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
  * channels of all nodes on a host may connect at once. */
 #define BW_SHM_BACKLOG 256
 
-/* Connects to a listener, and checks that the listening process has our effective user. */
+/* Connects to a listener, and checks that the listening process runs as our effective user. */
 bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p,
                          bw_error_t *error_p);
 
-/* Returns whether the process at the other end of a unix socket has our effective user. */
+/* Returns whether the process at the other end of a unix socket runs as our effective user. */
 bool bw_shm_same_user(int fd);
 
 #define BW_SHM_DESCRIPTORS 3 /* maximum per message */

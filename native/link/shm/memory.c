@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The memory and the eventfds of a link, and how a link is made of them. */
+/* Creates the memory and the eventfds of a link, and the link itself from them. */
 
 #include "inside.h"
 
@@ -17,9 +17,10 @@
 #include "../ring_memory.h"
 
 /*
- * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
- * created the segment), then that of ring 1 (to it). Each ring's data is mapped twice in a row. The
- * page has the largest page size that Linux supports (on arm64); its unused part costs nothing.
+ * The segment: one page with the two ring headers, then the data of ring 0, which carries bytes
+ * from the process that created the segment, then the data of ring 1, which carries bytes to that
+ * process. Each ring's data is mapped twice in a row. The page is as large as the largest page of
+ * any Linux system (on arm64); its unused part costs nothing.
  */
 #define SEGMENT_PAGE 65536u
 #define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)

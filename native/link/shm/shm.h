@@ -18,8 +18,8 @@
  * The carrier's function table is built on the calls below. If they are used directly, one listener
  * may accept several peers.
  *
- * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name in
- * a file system unless `dir` is given, so a killed process leaves nothing behind.
+ * Both sides check that the other runs as the same effective user (SO_PEERCRED). Nothing has a name
+ * in a file system unless `dir` is given, so a killed process leaves nothing behind.
  */
 
 typedef struct {
@@ -32,8 +32,7 @@ typedef struct {
 /*
  * Opens a listener. If `dir` is NULL, its name is abstract (visible in the same network namespace);
  * otherwise it is a socket file in that directory, for containers that share the directory.
- * bw_shm_listener_close removes the file. On error nothing is left open and listener_p->fd is
- * -1.
+ * bw_shm_listener_close removes the file. On error nothing is left open and listener_p->fd is -1.
  */
 bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_error_t *error_p);
 

@@ -7,9 +7,9 @@
 /*
  * The tcp carrier: implements the table in link.h for a connected stream socket.
  *
- * Both rings are private to this process, and mapped twice in a row like the others. Committed
- * bytes are passed to the kernel immediately as far as it accepts them, and the rest when the
- * socket has room. Bytes are read from the socket into the ring when the user peeks. Whether the
+ * Both rings are private to this process, and mapped twice in a row like all rings. Committed bytes
+ * are passed to the kernel immediately as far as it accepts them, and the rest when the socket has
+ * room. Bytes are read from the socket into the ring when the user peeks. Whether the
  * peer's process has read a byte is not known, only whether its kernel has received it
  * (`unreleased` in the statistics).
  *
@@ -17,8 +17,9 @@
  * before the end has been released. A process that is killed ends its stream in the same way as one
  * that closes it.
  *
- * The user polls the link's descriptor for the socket, level-triggered, for the events that the
- * link `wants`, so bytes for which it has not armed do not wake it again and again.
+ * The link has its own descriptor for the socket. The user polls it, level-triggered, for the
+ * events that the link `wants`, so that bytes for which the link is not armed do not wake the user
+ * again and again.
  */
 
 extern const bw_carrier_t bw_tcp_carrier;

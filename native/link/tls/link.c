@@ -7,7 +7,7 @@
 #include "../socket_link.h"
 #include "keys.h"
 
-/* The maximum that one call encrypts or decrypts, at 1 GB/s or more. */
+/* The maximum that one call encrypts or decrypts. This takes 0.26 ms or less (1 GB/s or more). */
 #define PIECE_BYTES ((uint64_t)256 * 1024)
 
 /* The same limit in records, each of which takes 0.4 us or more. */
@@ -26,7 +26,7 @@ typedef struct {
     bw_buffer_t wire_out, wire_in;
     bw_record_writer_t writer;
     bw_record_reader_t reader;
-    bw_tls_session_t session; /* until the handshake is done */
+    bw_tls_session_t session; /* used until the handshake is done */
     BIO *from_peer, *to_peer; /* the session's memory BIOs */
     bool is_expecting;        /* nothing has arrived yet, except perhaps BW_TLS_READY */
     bw_report_t report;

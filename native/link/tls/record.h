@@ -99,7 +99,7 @@ bool bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert);
 
 typedef enum {
     BW_RECORD_READ,
-    BW_RECORD_SHORT,   /* more bytes must be received, see bw_record_missing */
+    BW_RECORD_SHORT,   /* more bytes must be received; see bw_record_missing */
     BW_RECORD_ENDED,   /* the peer has sent close_notify */
     BW_RECORD_REFUSED, /* the peer has sent a fatal alert */
     BW_RECORD_FLOODED, /* too many empty records in a row */

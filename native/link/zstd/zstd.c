@@ -104,8 +104,8 @@ static bool begins_well(bw_unpacker_t *unpacker, const uint8_t *from, size_t len
     return true;
 }
 
-/* libzstd returns 0 at the end of a frame, but a packer never ends one. It does not return an error
- * if it makes no progress because there is no room, so this must be checked here. */
+/* libzstd returns 0 at the end of a frame, but a packer never ends one. If libzstd makes no
+ * progress because there is no room, it does not return an error, so this must be checked here. */
 static bool unpack(bw_unpacker_t *unpacker, const uint8_t *from, size_t len, uint8_t *to,
                    size_t room, size_t *made_p)
 {

@@ -3,9 +3,9 @@
  * Preloaded into a VM under the sanitizers, so that OpenSSL does not clean up at exit.
  *
  * The VM's schedulers keep running while exit() calls the atexit() handlers, and a TLS connection
- * that still works then uses memory that OpenSSL has just freed. This is a race between OTP and
- * OpenSSL. It is harmless without a sanitizer, and the driver has no part in it. The memory that
- * stays allocated is reachable, so it is not reported as a leak.
+ * that is still in use would then access memory that OpenSSL has just freed. This is a race between
+ * OTP and OpenSSL. It is harmless without a sanitizer, and the driver has no part in it. The memory
+ * that stays allocated is reachable, so it is not reported as a leak.
  */
 #include <dlfcn.h>
 #include <string.h>

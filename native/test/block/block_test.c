@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests blocks and how one process passes them to another: what a receiver must refuse, what is
+ * Tests blocks and how one process passes them to another: what a receiver must reject, what is
  * freed when a process is killed, and that no descriptor or mapping is left at the end.
  */
 #include "../../block/channel.h"
@@ -320,8 +320,8 @@ static void test_no_room_at_the_receiver(void)
     CHECK_IN(end(&ends));
 }
 
-/* Lowers the limit so that nothing more can be opened. Call it again with the returned limit to
- * undo this. */
+/* Lowers the limit so that no more descriptors can be opened. Call it again with the returned limit
+ * to undo this. */
 static rlim_t limit_descriptors(rlim_t most)
 {
     struct rlimit files;
@@ -369,7 +369,8 @@ static void test_no_descriptor_for_a_moment(void)
     CHECK_IN(end(&ends));
 }
 
-/* Blocks that were passed but not yet taken are counted as well; the rest stay in the socket. */
+/* The limit also counts the descriptors of blocks that were passed but not yet taken; the other
+ * blocks stay in the socket. */
 static void test_descriptors_that_wait_are_counted(void)
 {
     enum { BLOCKS = 40, LIMIT = 16 };

@@ -290,7 +290,7 @@ static void idle_memory_goes_back_in_pieces(void)
     vm.later_drop(vm.later_data);
 }
 
-/* Returns the reply to a command, which is one byte here. */
+/* Executes a command and stores its reply in `reply`. Returns the length of the reply. */
 static int control(bw_port_t *port, unsigned int command, const void *data, size_t len, char *reply)
 {
     char *at = reply;

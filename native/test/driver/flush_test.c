@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the whole driver without a VM (test/vm), over a socket as to any Erlang node. Gathered
- * packets must be sent in time even if the keeper does not run, and however many of their bytes the
- * system accepts at each call. What was sent must arrive once and in order, even if the port
- * closes. Each case must leave nothing behind.
+ * Tests the complete driver without a VM (test/vm), over a socket, as in a link to an
+ * ordinary Erlang node. Gathered packets must be sent in time even if the keeper does not run, and
+ * however many of their bytes the system accepts at each call. What was sent must arrive once and
+ * in order, even if the port closes. Each case must leave nothing behind.
  */
 #include "line.h"
 
@@ -85,9 +85,9 @@ static void nothing_waits_for_a_keeper_that_does_not_come(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* A sender of occasional packets has nothing to gather, so the port neither asks the keeper nor
- * sets a timer. This applies from the first packet on, and again after other processes have sent
- * many. */
+/* A sender of occasional packets has nothing to gather, so the port neither calls the keeper nor
+ * sets a timer. This applies from the first packet on, and again after many packets have been sent
+ * at once. */
 static void single_packets_go_out_at_once(void)
 {
     CHECK_IN(start_line(0, NULL));
@@ -166,7 +166,7 @@ static void talk(void)
 static void over_each_call(int answer, bool breaks)
 {
     special_answer = answer;
-    /* a port that polls makes as many calls, but each run takes longer */
+    /* a port that polls makes just as many calls, but each run takes longer */
     for (special_call = 1;; special_call += line_poll_us > 0 ? 5 : 1) {
         CHECK_IN(start_line(8192, answer_one_call));
         talk();
@@ -327,9 +327,9 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* Each kind of write detects the reset: that of a large packet, of a small packet and of a tick,
- * and a flush by the keeper. Data that had already arrived is read, and then the port closes,
- * although the VM reports no event. */
+/* Every kind of write detects the reset: a large packet, a small packet, a tick, and a flush by the
+ * keeper. Data that had already arrived is read, and then the port closes, although the VM reports
+ * no event. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
     struct linger at_once = {.l_onoff = 1};

@@ -14,9 +14,9 @@
  *   intended atoms
  * - the peer completes the signals between two processes in the same order as without a scheduler
  * Processes may change their class at any time. Further oracles check the rules for classes and
- * turns by counting what was taken while a frame could have gone: its class gets its share, within
- * a class small frames and short messages go first, and no frame is overtaken forever. A
- * violation terminates the program through MODEL_FAIL, which reports it.
+ * turns by counting what was taken while another frame could have been taken instead: its class
+ * gets its share, within a class small frames and short messages go first, and no frame is
+ * overtaken forever. A violation terminates the program through MODEL_FAIL, which reports it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,7 +31,7 @@
 #define MODEL_RECEIVERS 3
 #define MODEL_ATOMS 24
 #define MODEL_SLOTS 2048
-#define MODEL_WAITING 96 /* number of queued frames; once it is reached, one is taken */
+#define MODEL_WAITING 96 /* once this many frames are queued, one is taken */
 #define MODEL_LIMIT (256 * 1024)
 #define MODEL_LARGEST (60 + 64 * 1024) /* size of the largest frame in bytes */
 
@@ -45,7 +45,7 @@
 /* Every control message of OTP 23 to 28 and one that does not exist. F: the sender's pid, f: its
  * registered name, T: the receiver's pid, N: a name, C: the cookie, G: a pid of another local
  * process, R: a reference, I, J, B: integers of one, four and eight bytes, M: {Mod, Fun, Arity}, K:
- * a term. Without F the sender cannot be read. */
+ * a term. Without F the sender is unknown. */
 static const struct {
     uint8_t operation;
     const char *layout;
@@ -250,12 +250,12 @@ static inline void model_use_atom(model_writer_t *to, unsigned atom)
 
 typedef struct {
     unsigned sender, receiver;
-    uint64_t place;       /* place among this pair's signals if the peer completes them in order */
+    uint64_t place;       /* position among this pair's signals if they are completed in order */
     unsigned frames_left; /* number of frames not yet taken */
 } model_signal_t;
 
 typedef struct {
-    bw_scheduled_t scheduled; /* first member, because a frame is found from it */
+    bw_scheduled_t scheduled; /* first member, so that its address is the frame's */
     model_signal_t *signal;   /* NULL for a tick, or for something that no node writes */
     uint8_t *bytes;           /* allocated with exactly this size */
     size_t len;
@@ -283,13 +283,13 @@ typedef struct {
     unsigned count;
     uint64_t frames, overtaken, holds, shared, shortened; /* counts so far */
     bw_class_t classes[MODEL_PROCESSES];
-    /* Bytes taken since a continuation of this class was last taken ahead of smaller frames that
-     * could have been taken. */
+    /* Bytes taken since the scheduler last preferred a continuation of this class to smaller frames
+     * of the class. */
     uint64_t passed[BW_CLASSES];
     /* [A][B]: bytes of class B that were taken while a frame of class A could have been taken. */
     uint64_t while_could[BW_CLASSES][BW_CLASSES];
-    /* Bytes of other continuations of its class that were taken while the process had one that
-     * could have been taken. */
+    /* Bytes of other processes' continuations of the same class that were taken while this process
+     * had a continuation that could have been taken. */
     uint64_t turn_passed[MODEL_PROCESSES];
 } model_t;
 
@@ -326,8 +326,8 @@ static inline bool model_same_sender(const model_frame_t *one, const model_frame
     return one->signal && other->signal && one->signal->sender == other->signal->sender;
 }
 
-/* Returns whether only the atom cache holds the frame back. Older frames may then go out of turn,
- * because they must be sent before this one. */
+/* Returns whether only the atom cache holds the frame back. The scheduler may then take older
+ * frames out of turn, because they must be sent before this one. */
 static inline bool model_is_obstructed(const model_t *model, unsigned at)
 {
     bool is_obstructed = false;
@@ -342,11 +342,11 @@ static inline bool model_is_obstructed(const model_t *model, unsigned at)
     return is_obstructed;
 }
 
-/* The frames among which the scheduler could choose when it took one. */
+/* The frames that the scheduler could have taken when it took one. */
 typedef struct {
     bool is_obstructed;
     bool classes[BW_CLASSES], small[BW_CLASSES];
-    model_frame_t *turns[MODEL_PROCESSES]; /* their continuations */
+    model_frame_t *turns[MODEL_PROCESSES]; /* each process's continuation */
 } model_choice_t;
 
 static inline model_choice_t model_choice(const model_t *model)
@@ -369,8 +369,9 @@ static inline model_choice_t model_choice(const model_t *model)
     return choice;
 }
 
-/* A class that can always go uses up its share of each round. Each other class gets at most its
- * share plus one frame per round, counting one more round at either end. */
+/* A class that always has a frame that could be taken uses up its share of each round. Each other
+ * class gets at most its share plus one frame per round; one extra round is allowed at either
+ * end. */
 static inline void model_check_shares(model_t *model, const model_choice_t *choice,
                                       bw_class_t taken, uint64_t bytes)
 {
@@ -488,7 +489,7 @@ static inline void model_read_changes(model_t *model)
                 bytes += model->waiting[i]->scheduled.bytes;
         if (change.state != BW_SENDER_FREE && bytes <= MODEL_LIMIT / 2)
             MODEL_FAIL("process %u is held for %llu bytes", process, (unsigned long long)bytes);
-        /* In this model the VM suspends every other process. */
+        /* In this model the VM suspends only the processes with even numbers. */
         if (change.state == BW_SENDER_ASKED)
             is_held = bw_scheduler_answer(&model->scheduler, change.key,
                                           process % 2 == 0 ? BW_ANSWER_SUSPENDED
@@ -498,7 +499,7 @@ static inline void model_read_changes(model_t *model)
         model->is_held[process] = is_held;
         model->holds += is_held;
         if (change.patience == BW_SCHEDULER_PATIENCE && change.state == BW_SENDER_ASKED)
-            break; /* it is asked about again immediately, until its frames are gone */
+            break; /* the scheduler asks about it again immediately, until its frames are gone */
     }
 }
 
@@ -581,7 +582,8 @@ static inline bool model_take(model_t *model)
     return true;
 }
 
-/* Queues the frame as an I/O vector with one empty piece and a piece that ends at `cut`. */
+/* Queues the frame as an I/O vector with two empty pieces, and with the frame cut in two at `cut`.
+ */
 static inline void model_give(model_t *model, model_frame_t *frame, uint64_t bytes, size_t cut)
 {
     struct iovec iov[4] = {{0}};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which frames may overtake which others in the scheduler, its turns and limits, and how it
- * reads frames. The last cases run random schedules, which the oracles of frame_model.h check.
- * test/frames contains frames of real nodes.
+ * Tests the frame scheduler: which frames may overtake which others, its turns and limits, and how
+ * it reads frames. The last cases run random schedules, which the oracles of frame_model.h check.
+ * test/frames contains frames that were recorded from real nodes.
  */
 #include "../check.h"
 
@@ -14,7 +14,7 @@ enum { NO_ATOM = -1 };
 
 static bw_scheduler_t scheduler;
 static model_cache_t cache;
-static uint64_t small_bytes; /* bytes of one whole frame */
+static uint64_t small_bytes; /* size with which an unfragmented frame is queued */
 
 static void begin(void)
 {
@@ -165,8 +165,8 @@ static void the_shortest_message_goes_first(void)
     large('B', B, 3);
     large('C', C, 2);
     CHECK_ORDER("ABCcbbaaa");
-    /* Only the fragments that have not been sent count, and among equal messages the older goes
-     * first. */
+    /* Only the fragments that have not been sent count. If two messages have the same number of
+     * these, the older one goes first. */
     begin();
     large('A', A, 5);
     large('D', D, 3);
@@ -232,7 +232,7 @@ static void a_new_cache_entry_passes_nobody(void)
     whole('0', B, 1);
     large('A', A, 3);
     whole('1', A, 1); /* needs the entry of slot 1 */
-    whole('2', B, 6); /* puts another atom into that slot */
+    whole('2', B, 6); /* puts a different atom into that slot */
     whole('3', C, NO_ATOM);
     CHECK_ORDER("0Aaa123");
 }
@@ -327,7 +327,7 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* ERTS sends a single fragment if it had estimated more fragments than were needed in the end. */
+/* ERTS sends a single fragment if it expected to need several but did not need them in the end. */
 static void a_first_fragment_may_be_the_last(void)
 {
     begin();
@@ -430,7 +430,7 @@ static void begin_with_classes(void)
     give_class(C, BW_CLASS_BULK);
 }
 
-/* Once no process has a class any more, no process may have a record left. */
+/* Once no process has a class, the scheduler must not have a record of any process. */
 static void end_classes(void)
 {
     give_class(A, BW_CLASS_NORMAL);
@@ -459,7 +459,7 @@ static void classes_go_in_their_order(void)
     CHECK_CLASSES("112234");
 }
 
-/* The same applies to large messages of a higher class. */
+/* A small frame even passes large messages of a higher class. */
 static void a_small_frame_passes_large_ones_of_any_class(void)
 {
     CHECK_IN(begin_with_classes());
@@ -590,11 +590,11 @@ static void a_class_passes_no_new_cache_entry(void)
     whole('0', D, 1);
     whole('3', C, NO_ATOM);
     whole('2', B, 1); /* needs the old entry */
-    whole('1', A, 6); /* puts another atom into its slot */
+    whole('1', A, 6); /* puts a different atom into its slot */
     CHECK_CLASSES("0321");
 }
 
-/* Such a sender is suspended, asked about and forgotten like any other. */
+/* A sender with a class is suspended, asked about and forgotten like any other. */
 static void a_sender_with_a_class_has_the_same_limit(void)
 {
     bw_sender_change_t change;
@@ -747,12 +747,13 @@ static void who_is_not_suspended_goes_on(void)
     CHECK_EQ(scheduler.counts.asked, 0);
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.by_pid.count, 0);
-    /* too late: the sender is not known any more */
+    /* too late: the scheduler no longer knows the sender */
     CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_SUSPENDED));
     bw_scheduler_end(&scheduler);
 }
 
-/* Its frames are still sent, and it is not asked about again. */
+/* The frames of a process that has exited are still sent, and the scheduler does not ask about it
+ * again. */
 static void who_is_gone_has_no_limit(void)
 {
     uint64_t key;

@@ -16,7 +16,7 @@
 #include "../../driver/pump.h"
 #include "../../link/frame.h"
 
-#define JOIN_SENDERS 24 /* more than the pump joins at a time */
+#define JOIN_SENDERS 24 /* more than the pump joins at once */
 #define JOIN_PAYLOAD_MAX 70000
 #define JOIN_RING BW_RING_MIN_BYTES
 

@@ -150,7 +150,8 @@ static void every_reader_goes_ahead(void)
     join_end();
 }
 
-/* Other frames may refer to its entry before the signal is complete. */
+/* Before the signal is complete, other frames may refer to the entry that its first fragment
+ * renews. */
 static void a_first_fragment_that_renews_does_not_wait(void)
 {
     begin();

@@ -3,10 +3,10 @@
 #define BW_TEST_LINE_H
 
 /*
- * A driver port that sends packets over a socket, as to any Erlang node, in the VM of vm.h. The
- * program itself reads and writes the other end of the socket; everything that was sent must arrive
- * there in order. LINE_MAIN runs each case twice: with a port that sleeps when it has nothing to
- * read, and with one that polls first.
+ * A driver port that sends packets over a socket, as in a link to an ordinary Erlang node. It
+ * runs in the VM of vm.h. The program itself reads and writes the other end of the socket;
+ * everything that was sent must arrive there in order. LINE_MAIN runs each case twice: with a port
+ * that sleeps when it has nothing to read, and with one that polls first.
  */
 #include "../kernel.h"
 #include "ports.h"
@@ -23,7 +23,7 @@ static struct {
     uint8_t *sent; /* the bytes of all packets; the peer has read the first read_bytes of them */
     size_t sent_bytes, read_bytes, room;
     uint32_t packets;
-    uint64_t tokens[2]; /* part of the address; over tcp it is not a secret */
+    uint64_t tokens[2]; /* part of the address; over tcp they are not secret */
 } line;
 
 /* How long the port of the running case polls before it sleeps; 0 if it never polls. */
@@ -172,7 +172,7 @@ static inline void line_ticks(void)
         memset(line_grows(BW_PACKET_HEADER_BYTES), 0, BW_PACKET_HEADER_BYTES);
 }
 
-/* Lets the keeper flush if it was called. */
+/* Flushes if the port has called the keeper. Returns whether it has. */
 static inline bool line_is_flushed(void)
 {
     words_t none = {.len = 0};

@@ -226,7 +226,8 @@ static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int coun
     return count > 0 ? here.real_ops->write(link, iov, count, taken_p) : BW_AGAIN;
 }
 
-/* This holds whichever frame comes first among those that are sent together over a socket. */
+/* A few small signals do not cause any sender to be suspended, whichever frame comes first among
+ * those that are sent together over a socket. */
 static void few_small_signals_beside_fragments_suspend_nobody(void)
 {
     CHECK_IN(start_distribution(64 * RING));
@@ -293,7 +294,7 @@ static void a_sender_that_fills_the_link_is_named(void)
 
     CHECK_IN(start_distribution(RING));
     CHECK_IN(send_large('a', 5, 200));
-    CHECK(!pump_next_change(&here.pump, &change)); /* a single message, however large it is */
+    CHECK(!pump_next_change(&here.pump, &change)); /* one message never counts, however large */
     CHECK_IN(send_large('b', 5, 20));
     CHECK(pump_next_change(&here.pump, &change));
     CHECK_EQ(change.state, BW_SENDER_ASKED);
@@ -303,7 +304,7 @@ static void a_sender_that_fills_the_link_is_named(void)
     CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_SUSPENDED, &is_held));
     CHECK(is_held);
     CHECK(!pump_next_change(&here.pump, &change));
-    CHECK(!shim.busy); /* the others continue */
+    CHECK(!shim.busy); /* the other senders continue */
     CHECK_IN(peer_reads_frames(220));
     CHECK(pump_next_change(&here.pump, &change));
     CHECK_EQ(change.state, BW_SENDER_FREE);
@@ -331,8 +332,8 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(stop());
 }
 
-/* While the port is busy, the VM suspends a sender or not, as the sender has requested. The port is
- * no longer busy once the peer reads again. */
+/* While the port is busy, the VM suspends a sender unless that sender has asked it not to. The port
+ * is no longer busy once the peer reads again. */
 static void a_peer_that_takes_nothing_makes_the_port_busy(void)
 {
     bw_sender_change_t change;
@@ -350,7 +351,7 @@ static void a_peer_that_takes_nothing_makes_the_port_busy(void)
     for (int watches = 0; watches < 20 && !shim.busy; watches++) {
         CHECK(pump_watch(&here.pump, &again));
         CHECK(again);
-        (void)poll(NULL, 0, 1); /* bytes that a socket has accepted arrive */
+        (void)poll(NULL, 0, 1); /* lets bytes that a socket has accepted arrive */
     }
     CHECK(shim.busy);
     CHECK(pump_next_change(&here.pump, &change));

@@ -50,7 +50,8 @@ static wake_result_t poll_pump(void)
     return result == WAKE_LOOKING ? WAKE_ASLEEP : result;
 }
 
-/* Polls until this many frames have been delivered or the pump returns something else. */
+/* Polls until this many frames have been delivered or the pump returns anything but WAKE_ASLEEP and
+ * WAKE_LOOKING. */
 static wake_result_t poll_for(uint64_t frames)
 {
     wake_result_t result = wake_pump();
@@ -179,7 +180,7 @@ static void what_the_kernel_does_not_take_is_queued(void)
     here.pump.link->ops->stats(here.pump.link, &stats);
     CHECK_EQ(stats.fill_out, 0);
     CHECK(pump_queued(&here.pump) > 0);
-    for (int i = 0; i < 5; i++, count++) /* others were still in flight */
+    for (int i = 0; i < 5; i++, count++) /* from senders that had already begun */
         CHECK_IN(send_message(1000));
     CHECK(pump_tick(&here.pump)); /* no tick is needed while bytes flow */
     CHECK_EQ(here.pump.frames_out, count);
@@ -243,8 +244,8 @@ static void *read_slowly(void *unused)
     return NULL;
 }
 
-/* Measures how long a thread needs for the 1 MB that a link has not sent yet, if the link was
- * closed waited_ms ago. The peer reads it slowly or not at all. */
+/* Measures how long a thread takes to send the last 1 MB of a link that was closed waited_ms ago.
+ * The peer reads slowly or not at all. */
 static void free_rest(bool is_read, int64_t waited_ms, int64_t *took_ms_p)
 {
     bw_leftover_t left = {.fd = -1, .unsent.iov_len = 1 << 20};
@@ -366,8 +367,8 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* Nothing is delivered after such a signal, whether it arrived in a run or by itself, and the
- * reason identifies the signal. */
+/* Nothing is delivered after such a signal, whether it arrived together with other packets or by
+ * itself, and the reason identifies the signal. */
 static void a_signal_that_cannot_be_read_is_the_last(void)
 {
     static uint8_t stream[200000];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the whole driver without a VM (test/vm): its commands, two ports connected over each
+ * Tests the complete driver without a VM (test/vm): its commands, two ports connected over each
  * carrier that distribution can use, flushing, and ports that end in every state.
  */
 #include <pthread.h>
@@ -41,7 +41,7 @@ static void frames_go_both_ways(void)
     CHECK_IN(stop());
 }
 
-/* Flushes like the keepers of both ports, and returns whether everything has arrived. */
+/* Flushes both ports as their keepers would, and returns whether everything has arrived. */
 static bool is_flushed_and_all_has_come(void)
 {
     ErlDrvPort ports[] = {one, other};
@@ -55,8 +55,8 @@ static bool is_flushed_and_all_has_come(void)
     return all_has_come();
 }
 
-/* Gathered frames arrive, including the end of a frame that was waiting for room, which is sent
- * although no process sends anything more. */
+/* Gathered frames arrive. The rest of a frame that was waiting for room also arrives, although no
+ * process sends anything more. */
 static void frames_that_gather_come(void)
 {
     CHECK_IN(start_active(0));
@@ -210,7 +210,8 @@ static void the_load_goes_along(void)
     CHECK_IN(stop());
 }
 
-/* Samples are also sent while some bytes always wait for room, and every frame still arrives. */
+/* Samples are sent even if there are always bytes waiting for room, and every frame still
+ * arrives. */
 static void a_full_link_tells_the_load(void)
 {
     CHECK_IN(start_joined());
@@ -232,7 +233,8 @@ static void a_full_link_tells_the_load(void)
     CHECK_IN(stop());
 }
 
-/* If the peer uses only packets, a session is needed to ensure that it understands load words. */
+/* A peer that uses only packets might not understand load words; only a session ensures that it
+ * does. */
 static void any_other_peer_is_told_no_load(void)
 {
     CHECK_IN(start_joined());
@@ -405,8 +407,8 @@ static void held_in_every_way(void)
 
 /* ---- flushing ---- */
 
-/* A few bytes may wait without making the port busy, and the system determines how much of a frame
- * is left over. */
+/* A few bytes may wait without making the port busy, and how much of a frame is left over depends
+ * on the system. */
 static bool is_full(void)
 {
     return port_queued(one) > 0 && vm_is_busy(one);
@@ -471,11 +473,11 @@ static void flushing_ends(void)
 
 /* ---- closing and failing ---- */
 
-/* Closes one port, both ports, or the second one, in a given state, with stop_select called late or
- * immediately. */
+/* Closes neither port, the first, the second, or both in a given state; stop() then closes the
+ * rest. If both are closed, stop_select is called late. */
 static void end_in(void (*begin)(void))
 {
-    for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* both: stop_select is called late */
+    for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* 0, 1, 2, 7 */
         CHECK_IN(begin());
         vm_deselects_later = who & 4;
         if (who & 1)
@@ -611,8 +613,8 @@ static bool has_been_told(void)
     return is_told;
 }
 
-/* The distribution handshake runs over a link that does not carry frames yet. Bytes that it has
- * read are consumed, and the rest is left for the frames. */
+/* The distribution handshake runs over a link that does not carry frames yet. The bytes that the
+ * handshake reads are consumed, and the rest is left for the frames. */
 static void bytes_go_over_an_idle_link(void)
 {
     const words_t three = {{0, 0, 0, 3}, 4}, four = {{0, 0, 0, 4}, 4};

@@ -3,8 +3,8 @@
 #define BW_TEST_PORTS_H
 
 /*
- * The driver's commands (native/driver, beamway_port.erl), for programs that issue them to a port
- * of test/vm, and joining two ports over a carrier.
+ * Issues the driver's commands (native/driver, beamway_port.erl) to a port of test/vm, and joins
+ * two ports over a carrier.
  */
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +122,7 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
         for (int round = 0; round < PORT_ROUNDS && !term; round++) {
             (void)vm_run(1);
             while ((term = vm_heard(port)) && strncmp(term, "{port,done,", 11) != 0)
-                ; /* skip news of the link */
+                ; /* skips notifications about the link */
         }
         if (!term)
             return false;
@@ -155,7 +155,7 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
 
     put_number(&words, cpu_percent, 1);
     put_number(&words, run_queue, 4);
-    put_number(&words, 60000, 4); /* when the next sample comes, at the latest */
+    put_number(&words, 60000, 4); /* the next sample comes within this many ms */
     return port_does(port, COMMAND_LOAD, &words, NULL);
 }
 
@@ -278,7 +278,7 @@ static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
                 both_step_to_a_link(ports, (bool[2]){false, told.bytes[0] == BW_LINKED});
 
     while (vm_heard(one) || vm_heard(other))
-        ; /* news of the link */
+        ; /* skips notifications about the link */
     return done;
 }
 

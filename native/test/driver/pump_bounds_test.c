@@ -7,7 +7,7 @@
 #define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying; the limit for one call */
 #define CALL_FRAMES_MAX 20000u
 
-/* How much the peer has moved during one call of the pump. */
+/* How much the peer has read or written during one call to the pump. */
 static uint64_t hooked_frames, hooked_bytes;
 
 /* The peer is so fast that another frame arrives whenever the pump wants to sleep. */

@@ -39,7 +39,7 @@ static inline void check_pattern(const uint8_t *at, uint64_t len)
         got.wrong |= at[i] != pattern(len, i);
 }
 
-/* The VM reads a frame more than once; a hostile peer writes to it between these passes. */
+/* The VM reads a frame more than once, and a hostile peer writes to the frame between two reads. */
 static void shim_deliver(const uint8_t *at, uint64_t len)
 {
     got.frames++;
@@ -194,8 +194,8 @@ static inline void room_comes(void)
 }
 
 /* The poller calls the pump whenever there is a reason to, until this many frames have been
- * delivered or the pump returns something else. At the first call the bytes may still be in
- * flight. */
+ * delivered or the pump returns anything but WAKE_ASLEEP. At the first call the bytes may still be
+ * in flight. */
 static inline wake_result_t wake_for(uint64_t frames)
 {
     wake_result_t result = wake_pump();
@@ -211,7 +211,7 @@ static inline wake_result_t wake_for(uint64_t frames)
     return result;
 }
 
-/* Wakes the pump until it returns something else. */
+/* Wakes the pump until it returns anything but WAKE_ASLEEP. */
 static inline wake_result_t wake_to_the_end(void)
 {
     return wake_for(UINT64_MAX);

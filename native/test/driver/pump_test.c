@@ -32,8 +32,8 @@ static void frames_of_every_kind_of_size_arrive(void)
     CHECK_IN(stop());
 }
 
-/* For frames of each size, however they are delivered: a peer that writes while the VM is decoding
- * must not be able to change the bytes being decoded. */
+/* Whatever the size of a frame and however it is delivered, a peer that writes while the VM is
+ * decoding must not be able to change the bytes being decoded. */
 static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
 {
     static const uint32_t lens[] = {1,    8,    64,   100,   1023,  1024,   1025,   64,    64,

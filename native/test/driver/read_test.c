@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the whole driver without a VM (test/vm), over a socket as from any Erlang node: how many
- * reads a packet takes, and peers that send something wrong or never finish a packet. Each case
- * must leave nothing behind.
+ * Tests the complete driver without a VM (test/vm), over a socket, as in a link to an
+ * ordinary Erlang node: how many reads a packet takes, and peers that send something wrong or never
+ * finish a packet. Each case must leave nothing behind.
  */
 #include "../../driver/join.h"
 #include "line.h"
@@ -97,7 +97,7 @@ static void a_read_brings_many_packets(void)
     before = calls_in();
     CHECK_EQ(send(line.peer, packets, sizeof packets, 0), sizeof packets);
     CHECK_IN(run_until_frames(MANY));
-    /* one read, and a few more because a call on a scheduler ends before everything is read */
+    /* one read, plus a few because a single call on a scheduler may not read everything */
     if (line_poll_us == 0)
         CHECK(calls_in() <= before + 4);
     CHECK_IN(stop_line());

@@ -12,7 +12,8 @@
 
 -export([main/0, act/2, sink/0, make_alias/1, do/2]).
 
--define(KEPT, 4096). % bytes of a frame; in a larger one the large part follows the control message
+%% Only the beginning of a frame of more than KEPT bytes is recorded, because its payload follows the control message.
+-define(KEPT, 4096).
 -define(KEPT_OF_LARGE, 400).
 -define(QUIET_MS, 300).
 

@@ -97,8 +97,8 @@ static void headers(void)
     }
 }
 
-/* Tries every possible number of readable bytes for small frames, in memory that ends exactly
- * there, so that the address sanitizer detects reads past the end. */
+/* Tries every possible number of readable bytes for small frames. The memory ends right after those
+ * bytes, so that the address sanitizer detects reads past the end. */
 static void every_length_that_can_be_there(void)
 {
     for (uint32_t len = 0; len < 40; len++)

@@ -101,7 +101,8 @@ static uint64_t fill_up(bw_link_t *link, uint64_t position)
     return position;
 }
 
-/* Both ends use the same number of descriptors, which must be the number known for the carrier. */
+/* Both ends use the same number of descriptors, which must match the number declared for the
+ * carrier. */
 static void check_descriptors(void)
 {
     int of_both = open_descriptors() - here.descriptors;
@@ -265,8 +266,8 @@ static void a_link_wakes_itself(void)
     CHECK_IN(stop());
 }
 
-/* A writer that has filled the ring sleeps, and wakes once the reader has freed as much room as it
- * asked for. */
+/* A writer that has filled the ring sleeps, and wakes once the reader has freed as much room as the
+ * writer asked for. */
 static void a_writer_without_room_is_woken(void)
 {
     uint64_t position = 0, read = 0;

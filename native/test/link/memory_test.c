@@ -115,7 +115,7 @@ static void trim_gives_memory_back(void)
     accepted->ops->close(accepted, NULL);
 }
 
-/* A link that is used occasionally is not worth a timer, so its user does not call trim. */
+/* A link that is used only occasionally is not worth a timer, so its user does not call trim. */
 static void a_little_is_not_spare(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;

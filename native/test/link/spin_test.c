@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the rule for polling instead of sleeping, on the test's own clock: when polling begins and
- * ends, and that the pauses without polling become longer the more often others need the processor.
- * Also tests what polling gains and costs if the processor is available at the times recorded on a
- * real machine (spin_traces.h).
+ * Tests the rule that decides when to poll instead of sleeping, on the test's own clock: when
+ * polling begins and ends, and that the pauses without polling become longer the more often other
+ * threads need the processor. Also tests what polling gains and costs if the processor is available
+ * at the times recorded on a real machine (spin_traces.h).
  */
 #include "../check.h"
 

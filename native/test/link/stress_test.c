@@ -7,8 +7,8 @@
  *
  * usage: stress_test [FRAMES] [CASE]...
  * FRAMES is the number of frames in each direction. It defaults to STRESS_FRAMES in the
- * environment, or 1000000 (100000 under a sanitizer). If it is 20000 or more, two threads, and two
- * processes without shared rings, send only a third of it.
+ * environment, or 1000000 (100000 under a sanitizer). If it is 20000 or more, the cases with two
+ * threads, and those with two processes without shared rings, send only a third of it.
  */
 #include "../carriers.h"
 #include "../stress.h"
@@ -264,10 +264,10 @@ static void two_threads(void)
 /* ---- two threads, one moment ---- */
 
 /*
- * "I announce that I sleep, then look" meets "I publish, then look whether you sleep", at the same
- * moment, over and over: either the thread that wants to sleep sees the bytes (or the room), or the
- * other thread must ring. The moments are a few nanoseconds wide, so this finds a missing fence
- * that the long runs miss.
+ * "I announce that I will sleep, then look" meets "I publish, then check whether you are asleep",
+ * at the same moment, over and over: either the thread that wants to sleep sees the bytes (or the
+ * room), or the other thread must ring. The critical moments last only a few nanoseconds, so this
+ * finds missing fences that the long runs do not find.
  */
 typedef struct {
     bw_tx_t tx;
@@ -335,8 +335,8 @@ static void restore(moment_t *moment)
     }
 }
 
-/* How many times both threads must have acted simultaneously with each of the two results, and the
- * time limit. */
+/* How often both threads must act simultaneously with each of the two results, and the time limit
+ * for that. */
 #define COLLISIONS 100
 #define COLLIDE_MS 60000
 

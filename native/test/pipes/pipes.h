@@ -13,9 +13,9 @@
  * pipe is read into the ring when the user peeks. A pipe without a writer counts as a clean end of
  * the stream, even if the process was killed.
  *
- * Addresses (`at` of an order): empty to listen; to connect, the address in the listener's report.
- * The listener creates both pipes, and the peer opens its ends under /proc/PID/fd. The peer first
- * sends its token and the size of its rings.
+ * The address (`at` of an order) is empty for a listener; a peer that connects uses the address in
+ * the listener's report. The listener creates both pipes, and the peer opens its ends under
+ * /proc/PID/fd. The peer first sends its token and the size of its rings.
  */
 #define BW_PIPES_ADDRESS_BYTES 12 /* pid, descriptor to read, descriptor to write, 4 bytes each */
 

@@ -205,7 +205,7 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
         if (!at->ifa_addr || at->ifa_addr->sa_family != (family == 4 ? AF_INET : AF_INET6))
             continue;
         *address_p = address_of(at->ifa_addr);
-        /* cases for link-local addresses name them */
+        /* skips link-local addresses; the cases that need one name it themselves */
         found = address_p->scope == 0 && can_listen(address_p);
     }
     freeifaddrs(all);

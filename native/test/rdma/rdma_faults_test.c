@@ -78,7 +78,7 @@ static void killed_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     CHECK(writes(link, "last words", 10, WAIT_MS));
     CHECK(tell(wire, &self, sizeof self));
-    (void)hear(wire, &self, 1); /* is killed in the meantime */
+    (void)hear(wire, &self, 1); /* this process is killed in the meantime */
 }
 
 static void closed_here(int wire)

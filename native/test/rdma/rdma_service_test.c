@@ -62,7 +62,7 @@ static void who_leaves_at_once_is_freed_once(void)
 }
 
 /* The peer is silent and the link still has bytes to send when its device is removed: no part of
- * the link may be leaked, and the process must not wait for it when it exits. */
+ * the link may be leaked, and the process must not wait for the link when it exits. */
 static void a_link_that_lingers_goes_with_its_device(void)
 {
     int64_t end = now_ms() + WAIT_MS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests directly what the carrier and its tests assume about verbs. The same cases run over the
- * fake verbs and over a real device, which shows that both behave the same way. The last cases are
- * errors that only the fake verbs detect, whereas a real device fails silently.
+ * Tests the assumptions that the carrier and its tests make about verbs. The same cases run over
+ * the fake verbs and over a real device, which shows that both behave the same way. The last cases
+ * are errors that only the fake verbs detect, whereas a real device fails silently.
  */
 #include "rdma_rogue.h"
 
@@ -129,7 +129,7 @@ static void a_send_queue_is_full(void)
     run_pair(patient_here, full_there);
 }
 
-/* Memory of another protection domain, or bytes past the end of a region. */
+/* Memory of a different protection domain, or bytes past the end of a region. */
 static void wrong_memory_there(int wire)
 {
     struct ibv_sge sge;
@@ -139,7 +139,7 @@ static void wrong_memory_there(int wire)
     CHECK_IN(come_there(wire, &rogue));
     sge = (struct ibv_sge){
         .addr = (uintptr_t)rogue.memory + ROGUE_BYTES - 8, .length = 16, .lkey = rogue.mr->lkey};
-    /* a device reports the error at once or later */
+    /* a device reports the error immediately or later */
     if (ibv_post_send(rogue.id->qp, &request, &bad) == 0)
         CHECK_EQ(next_completion(rogue.scq).status, IBV_WC_LOC_PROT_ERR);
     CHECK(tell(wire, "!", 1));

@@ -3,9 +3,10 @@
 #define BW_TEST_SESSION_PAIR_H
 
 /*
- * Two ports of the whole driver, in the VM of vm.h, whose link outlives its connections. These pass
- * through a relay that forwards random amounts and is cut at any moment, even within a frame. What
- * each port sends must arrive at the other exactly once, completely and in order.
+ * Two ports of the complete driver, in the VM of vm.h, whose link outlives its connections. The
+ * connections pass through a relay that forwards random amounts and may be cut at any moment, even
+ * within a frame. What each port sends must arrive at the other exactly once, completely and in
+ * order.
  */
 #include "../../driver/codec.h"
 #include "../../driver/dist_frame.h"
@@ -367,7 +368,7 @@ static inline uint64_t stat_of(ErlDrvPort port, int index)
 
 #define STAT_LOSSES 14
 #define STAT_KEPT 15
-/* Index of the number of bytes before compression; the number after it comes next. */
+/* Index of the number of bytes before compression; the number after compression follows it. */
 #define STAT_BEFORE 25
 #define STAT_AFTER 26
 

@@ -38,7 +38,7 @@ static bool one_joins(uint64_t number)
     return has_joined;
 }
 
-/* A connection that presents the number of another epoch is rejected, and so is any connection
+/* A connection that presents the number of a different epoch is rejected, and so is any connection
  * beyond the maximum. */
 static void no_more_join_than_may(void)
 {
@@ -109,8 +109,8 @@ static void a_word_that_lies_ends_the_link(void)
     }
 }
 
-/* A position that cannot be right is refused. The port still has no connection then, so its owner
- * decides what follows, and with the right position nothing is lost. */
+/* A position that cannot be right is rejected. The port then still has no connection, so its owner
+ * decides what to do next; with the right position, nothing is lost. */
 static void no_position_is_believed(void)
 {
     uint64_t positions[2];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a link that outlives its connections, under random network faults. Two ports of the whole
- * driver, in the VM of vm.h, are connected through a relay that forwards random amounts and is cut
- * at any moment, even within a frame. What each port sends must arrive at the other exactly once,
- * completely and in order, and a port must not retain more than its limit.
+ * Tests a link that outlives its connections, under random network faults. Two ports of the
+ * complete driver, in the VM of vm.h, are connected through a relay that forwards random amounts
+ * and may be cut at any moment, even within a frame. What each port sends must arrive at the other
+ * exactly once, completely and in order, and a port must not retain more than its limit.
  *
  * SESSION_SEEDS in the environment is the number of fault schedules; the default is 300.
  */
@@ -65,9 +65,9 @@ static void one_of_several_is_lost(void)
     CHECK_IN(end_schedule());
 }
 
-/* A closing port drops its connections once they have accepted everything. There are so few bytes
- * that the peer acknowledges none of them in the meantime, since an acknowledgement would reset the
- * connections. */
+/* A closing port drops its connections once they have accepted everything. So few bytes are sent
+ * that the peer acknowledges none of them in the meantime, because an acknowledgement would reset
+ * the connections. */
 static void what_was_sent_goes_out_at_the_end(void)
 {
     uint64_t bytes = 0;
@@ -380,7 +380,7 @@ static void compressed_packets_outlive_connections(void)
     CHECK(after < before / 2);
 }
 
-/* The first packet after a rest is compressed without reference to earlier ones. */
+/* The first packet after an idle period is compressed without reference to earlier ones. */
 static void a_link_that_rests_forgets(void)
 {
     uint64_t before = 0;

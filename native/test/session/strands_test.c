@@ -2,7 +2,7 @@
 /*
  * Tests several connections that carry one stream in each direction between two ends, while the
  * network fails. Connections die (the two ends notice this at different times), join, stop
- * accepting data for a while, and transfer only parts of it. The bytes written at one end must come
+ * accepting data for a while, or transfer only part of it. The bytes written at one end must come
  * out at the other exactly once and in order.
  *
  * STRANDS_SEEDS in the environment is the number of fault schedules; the default is 500.

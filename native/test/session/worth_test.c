@@ -16,7 +16,7 @@ static void a_short_piece_is_not_tried(void)
     CHECK(bw_worth_try(&worth, 0, BW_WORTH_LEAST_BYTES, S));
 }
 
-/* Returns how many pieces pass before compression of one is tried. */
+/* Returns how many pieces are left uncompressed before compression is next tried. */
 static unsigned passes(bw_worth_t *worth, unsigned kind)
 {
     unsigned count = 0;
@@ -67,7 +67,7 @@ static uint64_t spent_ns(unsigned percent, uint64_t step_ns, uint64_t end_ns)
     return spent;
 }
 
-/* The limit is the share of CPU time, plus what one second earns and one piece. */
+/* The limit is the allowed share of CPU time, plus the credit for one second, plus one piece. */
 static void time_is_bounded(void)
 {
     static const unsigned percents[] = {1, 5, 100};

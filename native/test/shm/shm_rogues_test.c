@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests every kind of peer that a listener must reject, other users, and directories of other
- * users. A rogue peer must cost nothing: after each of them the process must hold as many
+ * users. A rogue peer must not leak anything: after each of them, the process must have as many
  * descriptors and mappings as before.
  */
 #include "../peers.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests how two ends connect over the shm carrier; link_test covers the bytes that they then carry.
- * After each case the process must hold as many descriptors and mappings as before.
+ * After each case the process must have as many descriptors and mappings as before.
  */
 #include "../peers.h"
 
@@ -70,7 +70,7 @@ static void two_links_do_not_mix(void)
 /* ---- ends that are killed ---- */
 
 /* If a connecting process is killed before the listener accepts, either its complete link is queued
- * or nothing. */
+ * or nothing is. */
 static void connector_dies_before_accept(void)
 {
     bw_shm_listener_t listener = {.fd = -1};

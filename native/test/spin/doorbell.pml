@@ -37,7 +37,7 @@
  */
 
 #ifndef SIZE
-#define SIZE 2 /* bytes that a ring holds */
+#define SIZE 2 /* capacity of a ring in bytes */
 #endif
 #ifndef FRAME
 #define FRAME 1 /* bytes of a frame, which is only read when complete; SEND0 and SEND1 are multiples of it */
@@ -243,7 +243,7 @@ inline drain()
 #endif
 }
 
-/* Sets `more` if something has arrived since the last check; nothing is armed then. */
+/* Sets `more` if something has arrived since the last check; in that case nothing is armed. */
 inline arm_read()
 {
     STORE(in, armed, 1);

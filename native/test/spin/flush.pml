@@ -5,7 +5,7 @@
  * The VM passes frames to the port, which gathers them in its ring and asks the keeper, a process, to
  * flush them. The keeper may run at any time or never, because other processes use the CPUs. The port has one
  * timer for two purposes: to flush after 1 ms and to release idle memory after 1 s. Frames that the kernel does
- * not accept are queued, the port is busy, and the poller drains the queue when the kernel has room. A call of
+ * not accept are queued, the port is busy, and the poller drains the queue when the kernel has room. A call to
  * the port is a single step, because it runs under the port's lock; between two calls anything may happen. At
  * any time after the last frame the port may close.
  *
@@ -28,10 +28,10 @@
 #define FRAMES 4
 #endif
 #ifndef RING
-#define RING 2 /* frames that the ring holds */
+#define RING 2 /* capacity of the ring in frames */
 #endif
 #ifndef ROOM
-#define ROOM 1 /* frames that the kernel holds */
+#define ROOM 1 /* capacity of the kernel's buffer in frames */
 #endif
 
 #define NONE 0

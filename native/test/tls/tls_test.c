@@ -137,7 +137,7 @@ static bool is_settled(int i)
     return !here.links[i] || here.reports[i].state >= BW_LINKED;
 }
 
-/* Runs until both ends know the result, or nothing moves any more. */
+/* Runs until both ends know the result, or no more bytes arrive. */
 static void shake_hands(void)
 {
     int idle = 0;
@@ -272,8 +272,8 @@ static void a_label_is_part_of_the_key(void)
     }
 }
 
-/* No message is sent and the connection is not closed, because it continues under its other
- * descriptors. */
+/* A link that leaves its connection neither sends a message nor shuts the connection down, because
+ * the connection continues under its other descriptors. */
 static void a_link_may_leave_its_connection(void)
 {
     char byte = 'x';
@@ -537,7 +537,7 @@ static void an_end_is_told(void)
     CHECK_IN(stop());
 }
 
-/* A key is replaced long before it has protected as much data as it may. */
+/* A key is replaced long before it has protected as much data as is allowed. */
 static void keys_are_replaced(void)
 {
     bw_span_t span;
@@ -607,7 +607,7 @@ static void stop_raw(void)
     CHECK_IN(stop());
 }
 
-/* Each key update costs the receiver the derivation of a key, but brings no data. */
+/* Each key update makes the receiver derive a key, but carries no data. */
 static void a_peer_that_only_changes_keys_is_cut(void)
 {
     bw_link_t *server;

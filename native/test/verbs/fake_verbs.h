@@ -3,14 +3,14 @@
 #define BW_FAKE_VERBS_H
 
 /*
- * An RDMA device implemented in software, for tests: the functions of libibverbs and librdmacm that
- * Beamway calls, between threads and processes on the same host. A program is linked with it
- * instead of the two libraries (test.mk), or it is preloaded; the carrier cannot tell the
- * difference. It has the addresses listed below. A thread in each process acts as the device;
- * packets travel over abstract unix sockets. It checks what a device checks (keys, bounds, access
- * rights, queue sizes, slots) and aborts the process where a real one would silently corrupt data
- * or hang: if bytes change before their completion, a completion queue overflows, or an object is
- * destroyed while another still uses it.
+ * An RDMA device implemented in software, for tests. It provides the functions of libibverbs and
+ * librdmacm that Beamway calls, and connects threads and processes on the same host. A program is
+ * linked with it instead of the two libraries (test.mk), or it is preloaded; the carrier cannot
+ * tell the difference. It has the addresses listed below. A thread in each process acts as the
+ * device; packets travel over abstract unix sockets. It checks what a device checks (keys, bounds,
+ * access rights, queue sizes, slots) and aborts the process where a real device would silently
+ * corrupt data or hang: if bytes change before their completion, a completion queue overflows, or
+ * an object is destroyed while another still uses it.
  *
  * The processes forked by a test program share one device. Other processes share it if
  * FAKE_VERBS_HOST names the same file.
@@ -41,8 +41,8 @@ void fake_verbs_fail_posts(int count);
 void fake_verbs_complete_late(int ms);
 /* Raises asynchronous events that do not concern a queue. */
 void fake_verbs_raise(enum ibv_event_type type, int count);
-/* Returns whether a thread is asleep until a request that it has sent completes, although the
- * request has arrived. */
+/* Returns whether a thread is asleep, waiting for the completion of a request that it has sent and
+ * that has already arrived. */
 bool fake_verbs_is_waited_for(void);
 /* Returns whether ibv_fork_init was called before any other function. */
 bool fake_verbs_is_fork_safe(void);

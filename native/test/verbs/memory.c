@@ -44,7 +44,7 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
     return unlock(0);
 }
 
-/* Makes the checks that the kernel makes before it locks memory. */
+/* Performs the checks that the kernel performs before it locks memory. */
 static bool may_lock(uint64_t bytes)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -82,7 +82,8 @@ void vm_tell_of_the_left(void)
     } while (fd >= 0);
 }
 
-/* Returns whether the port still polls it; other functions have run since the poll. */
+/* Returns whether the port still polls the descriptor. Other functions have run since poll
+ * returned, so this may have changed. */
 static bool is_polled_by(int fd, ErlDrvPort port, bool for_room)
 {
     bool found = false;

@@ -28,7 +28,7 @@ ErlDrvTermData driver_caller(ErlDrvPort port)
     return (ErlDrvTermData)pthread_self();
 }
 
-/* The terms follow one another; a tuple is built from those before it. */
+/* The terms are listed one after another; a tuple is built from the terms before it. */
 static void read_terms(term_t *term, const ErlDrvTermData *data, int len)
 {
     char stack[16][TEXT_BYTES];

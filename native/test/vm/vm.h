@@ -68,7 +68,7 @@ extern void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 void vm_hold_jobs(bool on);
 /* If set, stop_select is never called from within driver_select, only later. */
 extern bool vm_deselects_later;
-/* If set, ready descriptors are no longer reported, because ERTS may miss events. */
+/* If set, ready descriptors are no longer reported; this simulates events that ERTS misses. */
 extern bool vm_loses_events;
 /* The number of further allocations that succeed, or -1 if all of them do. */
 extern int vm_allocations_left;

@@ -27,7 +27,7 @@ typedef struct {
     uint64_t drop_s;    /* seconds after which a stuck receiver is dropped, or 0 for never */
     unsigned start;     /* percentage of `buffer` at which writing begins */
     const char *resume; /* a file, or NULL if none */
-    uint64_t rate;      /* bytes per second at most, or 0 if unlimited */
+    uint64_t rate;      /* maximum number of bytes per second, or 0 if unlimited */
     uint64_t wait_s;    /* how long to wait for the other side */
     const char *bind;
     const char *key_file;
@@ -62,7 +62,7 @@ enum {
     RD_OPTION_START,
     RD_OPTION_DROP,
     RD_OPTION_VERSION,
-    RD_OPTION_OF_SENDER, /* rdrecv rejects it */
+    RD_OPTION_OF_SENDER, /* an option of the sender, which rdrecv rejects */
     RD_OPTION_OWN
 };
 /* The options of every command. */
@@ -94,8 +94,8 @@ void rd_cli_init(rd_cli_t *cli, const char *name);
 int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
-/* Parses the options of rdsend or rdrecv, which `options` lists. Exits on --help, and in all cases
- * in which rd_cli_option does. */
+/* Parses the options of rdsend or rdrecv, which are listed in `options`. Exits on --help, and
+ * whenever rd_cli_option exits. */
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
                     const char *help);
 
@@ -131,10 +131,10 @@ void rd_ignore_signals(void);
 /* Formats an amount in decimal units, such as 1.234 GB/s or 12.3 MB. */
 void rd_amount(char text[32], double amount, const char *unit);
 
-/* The body of rdsend and rdrecv: opens a hop with the key that the options name, transfers one
+/* The body of rdsend and rdrecv: opens a hop with the key that the options specify, transfers one
  * stream over it with `move`, which owns the local end, and returns the exit status. `host` is the
- * other side; NULL if the other side connects to us, and then messages call it "the sender". Exits
- * through rd_usage if the options name no key. */
+ * other side; if the other side connects to us, `host` is NULL, and messages call the other side
+ * "the sender". Exits through rd_usage if the options specify no key. */
 typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                        rd_hop_t *hop_p, rd_why_t *why);
 typedef void rd_move_t(rd_transfer_t *transfer, rd_stream_t *stream);

@@ -6,9 +6,9 @@
 
 /*
  * Shows the progress of a stream: the bytes, the current and the average rate, and the time left.
- * On a terminal that is one line, which is redrawn; elsewhere, on request, it is written as lines
- * of text or of JSON. A stopped terminal (Ctrl-S) or a full pipe never blocks the stream, because
- * the line is then omitted.
+ * On a terminal, the progress is a single line that is redrawn. Elsewhere it is shown only on
+ * request, as lines of text or JSON. A stopped terminal (Ctrl-S) or a full pipe never blocks the
+ * stream, because a line that cannot be written now is omitted.
  */
 
 #define RD_DRAW_MS 500  /* how often the line on a terminal is redrawn */
@@ -35,14 +35,14 @@ void rd_speed_text(char text[192], const rd_speed_t *speed);
 /* Like the function above, but writes members of a JSON object, without the braces. */
 void rd_speed_json(char text[256], const rd_speed_t *speed);
 
-/* Returns whether the user has asked for progress. */
+/* Returns whether to show progress: on a terminal or on request, but never with --quiet. */
 bool rd_progress_is_wanted(const rd_cli_t *cli);
 
 /* Returns the time between two updates. */
 int rd_progress_ms(const rd_cli_t *cli);
 
 /* Writes a line in the form that the options and the terminal require. `json` is the complete line
- * of JSON. Returns false if the output has no room for one now. */
+ * of JSON. Returns false if the output has no room for the line now. */
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json);
 
 /* Erases the line on a terminal. */

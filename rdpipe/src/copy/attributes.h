@@ -48,7 +48,8 @@ void rd_attributes_free(rd_attributes_t *attributes);
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 
-/* Sets the owner of a file. Returns false with errno set if the file still has another owner. */
+/* Sets the owner of a file. Returns false with errno set if the file still has a different
+ * owner. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 
 /* Like rd_attributes_own, for a symbolic link. */

@@ -72,8 +72,8 @@ uint8_t *rd_search_room(rd_search_t *search, size_t *room_p);
 bool rd_search_more(rd_search_t *search, size_t len);
 
 /* Passes everything read so far to the callbacks. Call this at the end of the file, or when the
- * bytes that follow are from another place in it. Returns false if a callback has stopped the
- * search. */
+ * bytes that follow come from a different place in the file. Returns false if a callback has
+ * stopped the search. */
 bool rd_search_flush(rd_search_t *search);
 
 void rd_search_close(rd_search_t *search);

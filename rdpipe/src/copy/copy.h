@@ -19,9 +19,9 @@
  *   source: pack    sends what is missing
  *   target: unpack  writes it
  *
- * With several targets, each has its own `have` and its own `unpack`. The `have` parts run one
- * after the other in the pipeline, and the `unpack` parts all receive the same stream. A file that
- * only some targets have is sent to all of them.
+ * With several targets, each has its own `have` and its own `unpack`. The list passes through all
+ * `have` parts in turn, and the `unpack` parts all receive the same stream. A file that only some
+ * targets have is sent to all of them.
  *
  * A file is written under the name that rd_part_name returns, and is renamed to its own name when
  * it is complete. A new tree is built as a whole under such a name. A partial file or tree keeps
@@ -55,7 +55,7 @@ typedef struct {
     unsigned target, targets; /* this part's target, from 0, and how many there are (0 means one) */
     bool json;                /* print a line of JSON about what was done */
     rd_delta_t delta;         /* used only by `list` */
-    unsigned beside_us; /* if a small file takes longer (in us), several are handled in parallel */
+    unsigned beside_us; /* if a small file takes longer than this, several are handled at once */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
@@ -168,9 +168,9 @@ bool rd_part_is_ours(int parent, const struct stat *is);
 #define RD_PART_FOREIGN                                                                            \
     "this partial copy belongs to another user, or others can write to it: remove it first"
 
-/* Locks a part until the descriptor is closed. Waits for some time if another copy holds the lock,
- * because a copy that was interrupted a moment ago may still be exiting. Returns false with errno
- * EBUSY if it is still locked after that. */
+/* Locks a part until the descriptor is closed. If another copy holds the lock, this waits for a
+ * while, because a copy that was interrupted a moment ago may still be exiting. Returns false with
+ * errno EBUSY if the part is still locked after that. */
 bool rd_copy_lock(int fd);
 
 /* Finds the target without creating anything. As with cp, if the target is an existing directory,

@@ -398,9 +398,9 @@ static bool rename_twice(const rd_target_t *target)
     return false;
 }
 
-/* Removes anything that an interrupted copy has left under the retired name. If that is the new
- * tree of a running copy, just before its exchange, it is locked and this fails. Reports the error
- * if it returns false. */
+/* Removes anything that an interrupted copy has left under the retired name. Fails if a running
+ * copy has just given that name to its new tree, which is locked. Reports the error if it returns
+ * false. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

@@ -17,9 +17,9 @@
  */
 
 /* Puts the file of a KEEP item into the new tree with the attributes that it should have. The file
- * already exists under its name in the new tree or in `old`, the old tree. `parent` and `name` are
- * in the new tree, and `attributes` are those of the item. Reports the error if it returns false.
- */
+ * already exists under its name in the new tree or in `old`, the old tree. `parent` and `name`
+ * refer to the new tree, and `attributes` are those of the item. Reports the error if it returns
+ * false. */
 bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *item,
                     const rd_attributes_t *attributes, int parent, const char *name);
 

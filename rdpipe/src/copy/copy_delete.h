@@ -23,15 +23,15 @@ typedef struct rd_extras rd_extras_t;
 /* Returns NULL if memory is exhausted. The caller still owns the complaints and the stream. */
 rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out);
 
-/* Announces that the following items belong to another source, which is copied to the directory
+/* Announces that the following items belong to the next source, which is copied to the directory
  * `top` (owned by the caller; -1 if it does not exist yet). `part` is the new tree of --atomic, or
- * -1. Entries that an earlier copy left in it, and that are not listed any more, are sent with
+ * -1. Entries that an earlier copy left in the new tree and that are no longer listed are sent with
  * RD_HAS_PART. */
 void rd_extras_begin(rd_extras_t *extras, int top, int part);
 
 /* Processes the next item of the list before it is forwarded. At a LEAVE this sends the DELETE
- * items for that directory. Returns false if the list contradicts itself, with *why set, or if the
- * reader has closed. */
+ * items for that directory. Returns false with *why set if the list contradicts itself or memory is
+ * exhausted. */
 bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why);
 
 void rd_extras_close(rd_extras_t *extras);

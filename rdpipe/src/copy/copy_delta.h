@@ -14,8 +14,9 @@
  */
 
 /* Sends the names of a version's blocks. The version must have more than one block. `digest`
- * receives what rd_digest_file would return for it; NULL if it is not needed. On failure, errno is
- * set, or 0 if the file has become shorter; the items sent until then do no harm. */
+ * receives what rd_digest_file would return for the version, or is NULL if that is not needed. On
+ * failure, errno is set, or 0 if the file has become shorter; the items sent until then do no
+ * harm. */
 bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int fd, uint64_t size,
                           uint8_t *digest);
 

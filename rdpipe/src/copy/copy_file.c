@@ -239,7 +239,7 @@ static bool see(rd_writer_t *writer, rd_file_t *file)
     return !special;
 }
 
-/* Opens a small file of a new tree. If the name or its part already exists, an interrupted copy has
+/* Opens a small file in a new tree. If the name or its part already exists, an interrupted copy has
  * left it there, and the file is then written as a part. */
 static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
 {
@@ -271,9 +271,9 @@ static const struct stat *replaced(const rd_writer_t *writer, const rd_file_t *f
     return file->has_old ? &file->old : is_there ? &file->there : NULL;
 }
 
-/* Returns the initial mode of a new part: its final mode if that is known, which saves a call,
- * because nobody may open a part who may not open the file. A large part must never appear writable
- * for others, because the next copy would then not trust it. */
+/* Returns the initial mode of a new part. This is its final mode if that is known, which saves a
+ * call and is safe, because only users who may open the file can then open the part. A large part
+ * must never appear writable by others, because the next copy would then not trust it. */
 static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
 {
     bool is_known = file->is_small && (writer->copy.preserve || file->is_seen) &&

@@ -8,7 +8,7 @@
 
 /*
  * How a copy writes one file: first under a temporary name, as a part that is locked against other
- * copies. The part gets its attributes, and is then renamed to the file's name. In a new tree,
+ * copies. The part's attributes are set, and it is then renamed to the file's name. In a new tree,
  * which is itself a part and locked as a whole, a small file has its own name from the beginning.
  *
  * Writing a small file takes at most eight system calls, and five in a new tree
@@ -25,7 +25,7 @@ typedef struct {
     rd_complaints_t complaints; /* its `copy` is the one above */
     mode_t mask;                /* the process's umask */
     bool is_root;
-    bool is_private;      /* the target is a new tree, and no other copy writes it */
+    bool is_private;      /* the target is a new tree, and no other copy writes to it */
     bool is_local;        /* close never reports a failed write on `device` */
     dev_t device;         /* device of the target's directory */
     atomic_bool replaces; /* the last small file replaced an existing one */
@@ -38,7 +38,7 @@ typedef struct {
     int parent; /* the descriptor of its directory, owned by the caller, or -1 if none */
     uint64_t at;
     bool owns_parent;   /* `parent` is closed with the file */
-    bool is_small;      /* no later copy resumes it */
+    bool is_small;      /* at most RD_SMALL_BYTES, all of which are sent and written */
     bool is_direct;     /* it is written under its own name */
     bool is_noted;      /* it has a note (copy_note.h) */
     bool may_fail_late; /* close may report a failed write */
@@ -109,8 +109,8 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
  * Otherwise it has reported the reason and removed the file if it was open. */
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
 
-/* Closes the file as a part. If `with_part` is true the part is removed, otherwise it is left for
- * the next copy. */
+/* Closes the file. If `with_part` is true its part is removed, otherwise the part is left for the
+ * next copy. A file that is written under its own name is removed in either case. */
 void rd_file_drop(rd_file_t *file, bool with_part);
 
 #endif

@@ -23,8 +23,8 @@ void rd_files_from_put(FILE *to, const rd_names_t *names);
 /* Reads what rd_files_from_put has written, and closes the descriptor. On failure, *why is set. */
 bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
 
-/* Returns whether the path is one of the names, or a directory above one. With `recursive`, a path
- * below one also counts. */
+/* Returns whether the path is one of the names, or a directory above one of them. With `recursive`,
+ * a path below one of them also counts. */
 bool rd_files_from_hold(const rd_names_t *names, const char *path, bool is_directory,
                         bool recursive);
 

@@ -30,10 +30,10 @@ typedef struct {
     bool is_left_out;    /* the rest of this source is not copied */
     bool is_absent;      /* this source cannot be copied to this target, but it can be to others */
     uint64_t excused;    /* errors about such a source, which do not concern the other targets */
-    uint32_t inside;     /* the depth below the directory in which the copy would be made */
+    uint32_t inside;     /* depth inside the directory into which the tree is copied; 0: outside */
     bool is_last;        /* no source after this one can have a target */
     uint64_t kept;       /* files since the last LEAVE that need no update */
-    rd_extras_t *extras; /* NULL unless --delete is given */
+    rd_extras_t *extras; /* NULL unless --delete or --atomic is given */
 } have_t;
 
 /* Computes the digest of a regular file whose size is in the given range. Returns false if it is
@@ -322,8 +322,9 @@ static bool begin_source(have_t *have, rd_why_t *why)
 /* ---- several targets ---- */
 
 /* Combines how much this target has of a file with how much the previous targets have. A file that
- * only some of them have is sent to all. If only the mode must be set, the offset indicates that.
- * Returns false if no target needs anything. */
+ * only some of them have is sent to all. If all of them have it, the offset says whether any target
+ * needs the item in order to set the mode or other attributes. Returns false if no target needs
+ * anything. */
 static bool look_with_others(have_t *have)
 {
     rd_item_t *item = &have->item;

@@ -133,8 +133,8 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
-/* Returns whether this path is to be copied. If it is not, and the user did not leave it out, the
- * reason was reported. */
+/* Returns whether this path is to be copied. If not, the reason has been reported, unless the user
+ * left the path out. */
 static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
 {
     const char *name;

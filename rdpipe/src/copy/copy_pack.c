@@ -200,7 +200,7 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Returns whether the file has at some time had exactly the content that we sent. This is true of a
+/* Returns whether the file had, at some point, exactly the content that we sent. This is true of a
  * file that has only grown, such as a log, but timestamps do not show that, so the file is read
  * again. `check` is its digest if it was sent as a difference, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,

@@ -54,8 +54,8 @@ void rd_copy_terms_offer(rd_item_t *start, rd_delta_t delta)
     memcpy(start->digest, &terms, sizeof terms);
 }
 
-/* Returns whether the source is on another kernel. On the same kernel the data stays in memory, so
- * sending it in full is faster than reading the old version from a disk. */
+/* Returns whether the source is on a host with a different kernel. On the same kernel the data
+ * stays in memory, so sending it in full is faster than reading the old version from a disk. */
 static bool is_far(const terms_t *terms)
 {
     uint8_t kernel[RD_KERNEL_BYTES];

@@ -137,8 +137,8 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
-/* Like find_name, for an item that becomes a symbolic link or directory. Also checks that the name
- * is not that of a device, FIFO or socket. */
+/* Like find_name, for an item that becomes a directory, a symbolic link or a hard link. Also checks
+ * that the name is not that of a device, FIFO or socket. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
@@ -345,7 +345,8 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
            rd_has_time(is, item);
 }
 
-/* Handles a KEEP item: the file's content is right, so at most its mode and time are set. */
+/* Handles a KEEP item: the file's content is right, so at most its attributes are set. With
+ * --atomic the file is put into the new tree. */
 static void keep_file(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -487,7 +488,7 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
         close(fd);
 }
 
-/* Sets the time of a directory once its content is complete. */
+/* Sets the attributes of a directory once its content is complete. */
 static void take_leave(unpack_t *unpack)
 {
     unpack->kept += unpack->item.size;

@@ -62,8 +62,8 @@ void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES])
     if (!context || EVP_DigestInit_ex(context, EVP_shake256(), NULL) != 1 ||
         EVP_DigestUpdate(context, seed, RD_SEED_BYTES) != 1 ||
         EVP_DigestFinalXOF(context, key_p->secret, sizeof key_p->secret) != 1)
-        abort(); /* happens only if memory is exhausted, because the other side already uses this
-                    key */
+        abort(); /* happens only if memory is exhausted; it is too late for another key, because the
+                    other side already uses this one */
     EVP_MD_CTX_free(context);
 }
 

@@ -5,9 +5,9 @@
 #include "text.h"
 
 /*
- * Items are the messages between the four parts of a copy (copy.h). Each has a header of
- * RD_ITEM_BYTES, little-endian, then its path, then the target of a link. DATA is followed by
- * `size` bytes of the file, ATTRIBUTE by those of its value, and BLOCKS by those of the names.
+ * Items are the messages between the four parts of a copy (copy.h). Each consists of a
+ * little-endian header of RD_ITEM_BYTES, then its path, then the target of a link. Three kinds are
+ * followed by `size` bytes: DATA by bytes of the file, ATTRIBUTE by its value, BLOCKS by the names.
  *
  * The other side is not trusted: an item whose path leads out of the tree is rejected.
  */
@@ -24,8 +24,9 @@ typedef enum {
                           in the sources before it could not be copied; digest: copy_terms.h */
     RD_ITEM_DIR,       /* a directory, to which the items that follow may belong; digest, in a list:
                           rd_directory_id */
-    RD_ITEM_LEAVE,     /* a directory is complete; size: files left out because they need no update;
-                          offset, in a list: 1 if something in it was not examined */
+    RD_ITEM_LEAVE,     /* a directory is complete; size: how many files were left out because they
+                          need no update; offset, in a list: 1 if something in it was not
+                          examined */
     RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
     RD_ITEM_LINK,      /* a symbolic link */
     RD_ITEM_DATA,      /* `size` bytes of the file */
@@ -40,8 +41,9 @@ typedef enum {
     RD_ITEM_DELETE,    /* exists only at the target; mode: with its type; size: the target's number;
                           has: RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
     /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
-    RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are names
-                            of its blocks, of `offset` bytes each; size: the length of all names */
+    RD_ITEM_BLOCKS = 20, /* the target has a different version of the FILE that follows. These are
+                            the names of that version's blocks, which have `offset` bytes each;
+                            size: the length of all names */
     RD_ITEM_COPY         /* `size` bytes of that version, from `offset` on */
 } rd_item_kind_t;
 
@@ -53,7 +55,7 @@ typedef enum {
     RD_HAS_PART,
     RD_HAS_ALL,
     RD_HAS_SAME,    /* a file of the same size and time, whose content was not read */
-    RD_HAS_VERSION, /* another version, so the file is sent as a difference */
+    RD_HAS_VERSION, /* a different version, so the file is sent as a difference */
     RD_HAS_NOTED    /* a part of the file with this size and time, whose content was not read */
 } rd_has_t;
 

@@ -31,7 +31,7 @@ uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
 /* Sends these bytes in as many DATA items as they need. */
 bool rd_items_put_data(rd_items_out_t *out, const uint8_t *at, size_t len);
-/* Writes an item with its content of item->size bytes, RD_VALUE_MAX at most. */
+/* Writes an item with its content of item->size bytes, which may be at most RD_VALUE_MAX. */
 bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content);
 /* Writes an ATTRIBUTE item whose value has at most RD_VALUE_MAX bytes. */
 bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len);
@@ -43,7 +43,7 @@ bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
  */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
 /* Returns the length of the next piece of the last item's content, which is valid until the next
- * call. Returns 0 at the end of the content, or on an error, which sets *why. */
+ * call. Returns 0 at the end of the content, or on an error, in which case *why is set. */
 size_t rd_items_data(rd_items_in_t *in, const uint8_t **at_p, rd_why_t *why);
 void rd_items_in_close(rd_items_in_t *in);
 

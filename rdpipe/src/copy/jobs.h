@@ -65,7 +65,7 @@ rd_pace_t rd_pace_from(unsigned least_us);
 /* Returns whether the next job goes to a thread. */
 bool rd_pace_next(rd_pace_t *pace, int64_t now_us);
 
-/* Records that a job which was done directly took `us`. */
+/* Records that a job that was done directly took `us` microseconds. */
 void rd_pace_took(rd_pace_t *pace, int64_t us);
 
 #endif

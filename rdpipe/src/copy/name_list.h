@@ -20,7 +20,7 @@ bool rd_names_add(rd_names_t *names, const char *name, size_t len);
  * descriptor, so that deep trees do not use many of them. On failure, errno is set. */
 bool rd_names_read(rd_names_t *names, int fd);
 
-/* Sorts the list by bytes. */
+/* Sorts the list in byte order. */
 void rd_names_sort(rd_names_t *names);
 
 /* Returns whether the name is in the list, which must be sorted. */

@@ -12,7 +12,7 @@
  * path stays open, because the next path is often in the same directory.
  */
 typedef struct {
-    int top;  /* owned by the caller, or -1 if there is none, and every look-up below it fails */
+    int top;  /* owned by the caller; -1 if there is none, in which case every look-up fails */
     int last; /* -1 if none */
     char dir[RD_PATH_BYTES];
 } rd_beneath_t;

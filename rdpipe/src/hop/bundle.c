@@ -11,7 +11,8 @@
 #include "bytes.h"
 #include "ring_memory.h"
 
-/* Unsent bytes per connection in the kernel, in addition to those in flight. */
+/* The maximum number of unsent bytes per connection in the kernel, in addition to those in
+ * flight. */
 #define UNSENT_BYTES (64 * 1024)
 /* How long a connection may go without acknowledgements before it counts as dead. */
 #define DEAD_MS 20000

@@ -7,16 +7,16 @@
 #include "tls.h"
 
 /*
- * A link over up to RD_STREAMS_MAX TCP connections, plain or TLS. Its bytes go in chunks over
- * whichever connection has room, and the receiver reads or decrypts each chunk straight to its
+ * A link over up to RD_STREAMS_MAX TCP connections, plain or TLS. Its bytes are sent in chunks over
+ * whichever connection has room, and the receiver reads or decrypts each chunk directly into its
  * place in the ring. The link's own thread does this work while the user's thread runs; the two
  * threads share two rings.
  *
  * session/strands.h describes what each connection carries, and what happens when one dies. The
  * link closes cleanly only when all bytes up to END have arrived. If the last connection dies
- * before that, the link has failed. Each side closes only after it has received DONE, which
- * confirms that everything was accepted, so data that a connection loses after that need not be
- * sent again.
+ * before that, the link has failed. Unless the stream fails, both sides close the link only after
+ * the frame DONE, with which the consumer confirms that it has accepted everything. So data that a
+ * connection loses after that need not be sent again.
  */
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX

@@ -15,7 +15,7 @@
  * bundle_close, which joins the link's thread.
  */
 
-#define RD_PERIOD_MIN_MS 200 /* how long to measure with the same number of connections */
+#define RD_PERIOD_MIN_MS 200 /* measure at least this long with the same number of connections */
 
 /* The connection that carries one strand. */
 typedef struct {
@@ -27,8 +27,8 @@ typedef struct {
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
 
-/* These members are written before the thread starts and read by both threads: link, event, wake,
- * the rings and their sizes, most. */
+/* These members are written before the thread starts and read by both threads: `link`, `event`,
+ * `wake`, the rings and their sizes, and `most`. */
 typedef struct {
     bw_link_t link; /* must be first: a bw_link_t pointer is cast to this type */
     pthread_t thread;
@@ -41,11 +41,11 @@ typedef struct {
     /* Shared by the two threads. Each position has one writer. */
     _Atomic uint64_t out_head, in_tail; /* written by the user: committed, released */
     _Atomic uint64_t out_tail, in_head; /* written by the thread: acknowledged, arrived */
-    _Atomic uint64_t wants;             /* room for which the user waits */
-    _Atomic uint64_t awaits;            /* the user waits for bytes after position `awaits` - 1 */
-    _Atomic bool is_asleep;             /* the thread waits */
-    _Atomic bool is_closing;            /* the user has closed the link */
-    _Atomic int state; /* rd_bundle_state_t; in_head is final when it is not RD_BUNDLE_RUNS */
+    _Atomic uint64_t wants;             /* the amount of room that the user is waiting for */
+    _Atomic uint64_t awaits; /* the user is waiting for bytes after position `awaits` - 1 */
+    _Atomic bool is_asleep;  /* the thread is waiting */
+    _Atomic bool is_closing; /* the user has closed the link */
+    _Atomic int state;       /* rd_bundle_state_t; in_head is final when it is not RD_BUNDLE_RUNS */
     _Atomic(const char *) reason; /* for RD_BUNDLE_FAILED */
     _Atomic unsigned live, used;
     pthread_mutex_t mutex;  /* held while a connection is added */

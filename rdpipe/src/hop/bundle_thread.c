@@ -189,8 +189,8 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Publishes the positions and the state of the link, and wakes the user if what the user waits for
- * has happened. */
+/* Publishes the positions and the state of the link, and wakes the user if what the user is waiting
+ * for has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;

@@ -14,8 +14,8 @@
  *
  * The carrier for rdma is the shared object lib/rdpipe/beamway_rdma.so next to the commands'
  * directory. It is loaded when a hop may use rdma and the local host has a device. All calls must
- * come from one thread, and each waits until `deadline` at most, or until `stop` is readable. If a
- * call returns false, *why is set and nothing is open.
+ * come from one thread. A call fails if it is still waiting at `deadline`, or when `stop` becomes
+ * readable. If a call returns false, *why is set and nothing is open.
  */
 
 enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };

@@ -22,13 +22,13 @@
 /* How much of SETTLE_MS each step of a carrier may take. If a step fails, tcp is used. */
 #define STEP_MS 4000
 #define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a CPU cache */
-/* Ring towards the producer, with several streams or TLS. */
+/* Size of the ring for data to the producer, if there are several streams or TLS is used. */
 #define RING_UP_BYTES BW_RING_MIN_BYTES
 /* A window must hold all bytes that the peer has not acknowledged yet, because otherwise the two
- * sides wait for each other. */
+ * sides would wait for each other. */
 #define WINDOW_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
 /* The window with several streams, or with a round trip of a millisecond or more: 100 ms at 4
- * Gbit/s, rounded. */
+ * Gbit/s (50 MB), rounded up to a power of two. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
 #define FAR_MS 1 /* from this round-trip time on, `auto` uses several streams */
 #define ID_BYTES 16
@@ -52,7 +52,7 @@ typedef struct {
 } offer_t;
 
 typedef struct {
-    uint32_t carrier; /* 0 if none, and then the text gives the reason */
+    uint32_t carrier; /* 0 if none, in which case `text` gives the reason */
     uint32_t streams, window;
     char text[148];
 } choice_t;
@@ -289,7 +289,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     if (!choice_is_sound(&choice, offer, hop_p, why))
         return false;
     set_text(hop_p->why, sizeof hop_p->why, choice.text);
-    /* Send the message before the link may take the socket over. */
+    /* Send the message before the link takes over the socket. */
     if (choice.carrier == htole32(RD_CARRIER_TCP)) {
         settled.carrier = choice.carrier;
         return rd_tls_write_all(proved->tls, &settled, sizeof settled, stop, deadline, why) &&
@@ -313,7 +313,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     return false;
 }
 
-/* Accepts the terms that the producer asks for, as far as they are allowed here. */
+/* Accepts the terms that the producer requests, as far as they are allowed here. */
 static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
                        rd_why_t *why)
 {

@@ -25,11 +25,11 @@
  * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
  * the same host; the TCP connection stays open so that each side notices when the other exits.
  * rdma: the producer connects to the consumer's device, and the TCP connection is closed. tcp: the
- * connection becomes the link. If either side wants it (RD_TERM_TLS) the data is also sent over
- * TLS, otherwise the connection is plain from then on.
+ * connection becomes the link. If either side wants TLS for the data as well (RD_TERM_TLS), the
+ * connection keeps using it; otherwise it is plain from then on.
  *
- * Over tcp a hop may have several streams (bundle.h). The additional ones join while the first
- * already carries data, and identify the hop by the ID that the consumer's offer contained
+ * Over tcp a hop may have several streams (bundle.h). The additional ones join while the first one
+ * is already carrying data, and identify the hop by the ID that the consumer's offer contained
  * (hop_streams.h).
  */
 
@@ -90,8 +90,8 @@ typedef struct {
     int64_t attempt_ms;
     int64_t connect_ms; /* how much of `attempt_ms` connecting may take; 0: all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
-    /* Before this time, it is not an error if no consumer is listening there; with 0 it always
-     * is. */
+    /* Before this time, it is not an error if no consumer is listening there; if this is 0, it is
+     * always an error. */
     int64_t awaited_until;
     /* Before this time, we reconnect if the consumer closes the connection before it has read our
      * hello, because other clients may have filled its listener. */

@@ -105,7 +105,7 @@ static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
     return false;
 }
 
-/* Runs in each of the producer's threads, which join one stream after the other. */
+/* Runs in each of the producer's threads, which joins one stream at a time. */
 static void *join_some(void *argument)
 {
     rd_joiners_t *joiners = argument;

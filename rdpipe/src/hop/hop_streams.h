@@ -5,10 +5,10 @@
 #include "hop.h"
 
 /*
- * The additional streams of a hop over tcp, which are connected while the first already carries
- * data. Each performs a TLS handshake with the hop's key. Then the producer sends this hop's hello,
- * and the consumer answers with the byte 1. The consumer listens until all streams have joined, for
- * 15 s at most.
+ * The additional streams of a hop over tcp, which are connected while the first one is already
+ * carrying data. Each performs a TLS handshake with the hop's key. Then the producer sends this
+ * hop's hello, and the consumer answers with the byte 1. The consumer listens until all streams
+ * have joined, but for at most 15 s.
  */
 
 #define RD_HELLO_BYTES 40u

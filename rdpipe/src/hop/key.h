@@ -19,7 +19,7 @@ typedef struct {
 /* Generates a key of 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
-/* Makes a key from the SHA-256 of the user's text. Trailing blanks are ignored, and the rest must
+/* Derives a key from the user's text with SHA-256. Trailing blanks are ignored, and the rest must
  * have at least RD_KEY_TEXT_MIN bytes. Error messages call the text `source`. */
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
                     rd_why_t *why);

@@ -11,12 +11,12 @@
 #include "tls/psk.h"
 
 #define CANDIDATES_MAX 256
-/* The part of RD_PROOF_MS that a peer gets even if others wait for its slot. */
+/* How much of RD_PROOF_MS a peer gets even if other peers are waiting for its slot. */
 #define GRACE_MS 1000
 /* Maximum number of connections accepted in a row; in between, the connected peers are served. */
 #define ACCEPTS_MAX 16
-/* How long the listener rests if this process or its host has no descriptor for a peer. The peer
- * stays in the listener's queue, so the listener would be readable all the time. */
+/* How long the listener is not polled if this process or its host has no descriptor for a peer. The
+ * peer stays in the listener's queue, so each poll would return immediately. */
 #define REST_MS 100
 
 void rd_proved_drop(rd_proved_t *proved)

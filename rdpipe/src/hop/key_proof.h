@@ -19,7 +19,7 @@ void rd_proved_drop(rd_proved_t *proved);
 
 /* The peers that have connected to a listener. Several may be pending at the same time, so that
  * unauthenticated clients do not block the right peer: if there are too many, the oldest
- * unauthenticated one is dropped in favour of the next, but each gets at least one second. */
+ * unauthenticated one is dropped to make room for the next, but each gets at least one second. */
 typedef struct rd_peers rd_peers_t;
 
 /* The caller still owns the listener. Returns NULL if memory is exhausted. */

@@ -317,14 +317,14 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
     freeaddrinfo(list);
     if (error == 0)
         return true;
-    /* Only rdsend waits for a listener, and it does not have these options. */
+    /* Only rdsend waits for a listener, and rdsend does not have these options. */
     (void)rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
                      patient_until == 0 && (error == ETIMEDOUT || error == EHOSTUNREACH ||
                                             error == ENETUNREACH || error == ECONNREFUSED)
                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
                            "--address HOST=ADDRESS another network)"
                          : "");
-    /* The program that listened there may have exited for its own reason. */
+    /* The program that listened there may have exited for a reason of its own. */
     if (error == ECONNREFUSED || error == ECONNRESET)
         why->cause = RD_CAUSE_LOST;
     return false;

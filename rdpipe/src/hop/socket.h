@@ -9,8 +9,9 @@
 #include "text.h"
 
 /*
- * Non-blocking sockets. A call waits until a deadline (of rd_now_ms) at most, or until the
- * descriptor `stop` (-1 if none) becomes readable because the caller wants to stop.
+ * Non-blocking sockets. Except to look up the address of a host, no call waits beyond its deadline
+ * (a time of rd_now_ms), or after the descriptor `stop` (-1 if none) has become readable because
+ * the caller wants to stop.
  */
 
 typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;

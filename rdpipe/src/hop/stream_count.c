@@ -15,8 +15,8 @@
  * trial to reach its speed. */
 #define NO_FALL 0.95
 /* NO_FALL applies only if at most one segment in this many was lost. If more are lost, our own
- * streams may be the cause, because the windows into which they divide a short queue have become
- * small. */
+ * streams may be the cause, because so many streams share a short queue that their windows have
+ * become small. */
 #define FEW_LOSSES 200u
 
 typedef enum { QUEUE, LOSS, BUFFERS, NONE } reason_t;
@@ -45,8 +45,8 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
         period->rtt_us = shorter(period->rtt_us, now->rtt_us);
 }
 
-/* Returns whether the round trips show a queue: they take more than an eighth longer than the
- * shortest one, and more than a millisecond longer, which is a delay that a busy host can cause. */
+/* Returns whether the round trips show a queue: they are longer than the shortest one by more than
+ * an eighth, and by more than the millisecond that a busy host alone can cause. */
 static bool has_queue(const rd_period_t *period)
 {
     uint32_t least = period->least_rtt_us, slack = least / 8 > 1000 ? least / 8 : 1000;

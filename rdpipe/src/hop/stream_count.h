@@ -18,7 +18,7 @@
  */
 
 #define RD_STREAMS_FIRST 4u  /* how many streams a hop begins with */
-#define RD_STREAMS_BLIND 16u /* the most streams, unless losses or full buffers call for more */
+#define RD_STREAMS_BLIND 16u /* maximum, unless losses or full buffers call for more streams */
 
 /* What the kernel has counted on one connection since it was opened. */
 typedef struct {
@@ -46,7 +46,7 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
 typedef struct {
     unsigned use;
     unsigned fewer; /* how many streams were in use before the current trial; 0: there is none */
-    bool is_for_loss, was_poor; /* the trial's reason; its first period did not show a gain */
+    bool is_for_loss, was_poor; /* losses caused the trial; its first period showed no gain */
     double before;              /* the throughput before the trial */
     unsigned hold, holds;       /* periods until the next trial, and after the next failure */
     unsigned lossy; /* for this many periods, a loss without a queue is a reason for a trial */

@@ -13,8 +13,8 @@
 #define BUFFER_BYTES ((uint64_t)512 * 1024)
 
 struct rd_tls {
-    bw_tls_session_t session; /* until the handshake is complete */
-    const char *suite, *step; /* step: at which step creating the session failed */
+    bw_tls_session_t session; /* used until the handshake is complete */
+    const char *suite, *step; /* step: the step at which creating the session failed */
     bw_socket_t socket;
     bw_buffer_t in, out; /* encrypted */
     bw_record_reader_t reader;

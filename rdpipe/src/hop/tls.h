@@ -6,12 +6,12 @@
 
 /*
  * TLS 1.3 over a connected, non-blocking socket: libssl performs the handshake, and record.h with
- * libcrypto handles the records. Both sides have a key, which is an external PSK combined with a
- * fresh Diffie-Hellman exchange. There are no certificates. A side without the key cannot complete
- * the handshake.
+ * libcrypto handles the records. Both sides have a key, which is used as an external PSK together
+ * with a fresh Diffie-Hellman exchange. There are no certificates. A side without the key cannot
+ * complete the handshake.
  *
  * Only one thread at a time may use a session. The caller owns the socket. Until rd_tls_stream is
- * called, no bytes are read ahead, because those after the last message may be plain.
+ * called, no bytes are read ahead, because the bytes after the last message may be unencrypted.
  */
 typedef struct rd_tls rd_tls_t;
 
@@ -29,14 +29,14 @@ typedef enum {
     RD_TLS_WANTS_WRITE, /* ... or writable */
     RD_TLS_ENDED,       /* the peer has closed the session cleanly */
     RD_TLS_CLOSED,      /* the connection was closed without a TLS message */
-    RD_TLS_REFUSED,     /* the peer has rejected us, because it has another key */
-    RD_TLS_FAILED       /* the bytes are wrong: the peer has another key, or does not use TLS */
+    RD_TLS_REFUSED,     /* the peer has rejected us, because it has a different key */
+    RD_TLS_FAILED       /* the bytes are wrong: the peer has a different key, or does not use TLS */
 } rd_tls_result_t;
 
 /* Performs one step of the handshake. */
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls);
 
-/* Returns the reason why this thread's last call has failed. `tls` may be NULL. */
+/* Returns the reason why this thread's last call failed. `tls` may be NULL. */
 const char *rd_tls_error(const rd_tls_t *tls);
 
 /* Returns a string literal that says why nothing more can be read, or NULL if no record was

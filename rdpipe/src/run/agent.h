@@ -6,7 +6,7 @@
  * An agent runs one segment of a pipeline on one machine, between its incoming and its outgoing
  * hop. rdpipe starts it there (`rdpipe --agent` over ssh, or a fork of itself for the local host)
  * and talks to it over `control_in` and `control_out` (control.h). When that channel closes, the
- * agent kills its command and exits, so no process is left on a host whose rdpipe is gone.
+ * agent kills its command and exits, so rdpipe leaves no process behind on any host.
  *
  *   rdpipe                                          agent
  *                                                   rdpipe-agent control= version= ssh=

@@ -16,7 +16,7 @@
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
 
-/* The arguments of a command, and which of them were allocated here. */
+/* The arguments of a command, and room for the text of those that are composed here. */
 typedef struct {
     const char *word[WORDS_MAX + 1];
     size_t count;

@@ -24,7 +24,7 @@ static _Noreturn void run(const char *command, const char *script, int in, int o
 
     (void)setpgid(0, 0);
     close(go[1]);
-    /* If the guards are killed along with the agent, this still ends the shell, although not the
+    /* If the guards are killed along with the agent, this still terminates the shell, but not the
      * processes that it has started, which the guards would also have killed. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int sig = 1; sig < NSIG; sig++)

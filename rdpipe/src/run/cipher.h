@@ -18,7 +18,7 @@ typedef enum { RD_AES_NONE, RD_AES_ONE_BLOCK, RD_AES_NO_VAES, RD_AES_VAES } rd_a
 rd_aes_t rd_aes_of(const char *flags);
 
 /* `libcrypto` is OPENSSL_VERSION_NUMBER of the library in use. *is_old_p is set to whether a later
- * version would encrypt faster on this processor, which is all that a user can change. */
+ * version would encrypt faster on this processor; the version is all that a user can change. */
 const char *rd_cipher_text(rd_aes_t aes, unsigned long libcrypto, bool *is_old_p);
 
 /* `ulps` is the kernel's list of loaded upper layer protocols for TCP. */

@@ -5,10 +5,10 @@
 #include "text.h"
 
 /*
- * The messages between rdpipe and its agents, which go over ssh's standard streams. A message is a
- * line of words: the first is its kind, and the others are NAME=VALUE, where a byte that would end
- * the word is written as % and two hexadecimal digits. The length of a line is limited, and no call
- * blocks forever.
+ * The messages between rdpipe and its agents, which are sent over ssh's standard streams. A message
+ * is a line of words: the first is its kind, and the others are NAME=VALUE, where a byte that would
+ * end the word is written as % and two hexadecimal digits. The length of a line is limited, and no
+ * call blocks forever.
  */
 
 #define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */

@@ -29,7 +29,7 @@
 #define FLAGS_BYTES 8192 /* the line of a processor's features has about 2,000 bytes */
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
 
-/* A note costs speed or a feature; a failure prevents pipelines. */
+/* NOTE: speed or a feature is missing. FAILED: pipelines cannot run. */
 typedef enum { FINE, NOTE, FAILED } state_t;
 
 typedef struct {

@@ -65,8 +65,8 @@ static void catch_signals(void)
     is_ended = getppid() == 1;
 }
 
-/* Opens the terminal by its own name, which only its user can open, because /dev/tty is the same
- * file for all users. */
+/* Opens the terminal by its own name, under which only its user can open it. A lock on /dev/tty
+ * would not do, because that is the same file for all users. */
 static int open_for_lock(int terminal)
 {
     char path[64];
@@ -82,8 +82,7 @@ static int open_for_lock(int terminal)
     return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
-/* Waits until the processes that were waiting before us are done. A terminal without a name of its
- * own is not locked. */
+/* Waits until no other process is asking. A terminal without a name of its own is not locked. */
 static bool lock(int fd)
 {
     while (fd >= 0 && !is_ended && flock(fd, LOCK_EX | LOCK_NB) < 0 &&

@@ -8,8 +8,7 @@
  * ssh may ask questions on the terminal: for a passphrase or password, or whether a host's key is
  * correct. Several ssh processes that read the same terminal would steal each other's answers, and
  * the first one to finish would turn the echo on for the others. So each ssh asks through one of
- * our processes (SSH_ASKPASS), and a lock on the terminal makes these processes ask one after the
- * other.
+ * our processes (SSH_ASKPASS), and a lock on the terminal makes these processes ask one at a time.
  */
 
 /* Call this in a child that becomes ssh. Makes ssh ask through rdpipe if there is a terminal and

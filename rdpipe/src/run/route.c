@@ -43,7 +43,7 @@ bool rd_route(const rd_place_t *producer, const rd_place_t *consumer,
     if (consumer->is_here && word_of(producer->ssh, 0, address_p))
         return true;
     if (!consumer->is_here && word_of(consumer->ssh, 2, address_p)) {
-        /* A host that was reached over loopback is the local one, and others see it at another
+        /* A host that was reached over loopback is the local one, and others see it at a different
          * address. */
         if (is_loopback(address_p) && !producer->is_here &&
             word_of(producer->ssh, 2, of_producer) && !is_loopback(of_producer))

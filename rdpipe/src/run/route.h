@@ -9,8 +9,8 @@
  * function is pure.
  *
  * A host that ssh has reached listens at the address at which it was reached. The local host
- * listens at the address from which the other host sees the ssh connection come. Two processes on
- * the local host use loopback.
+ * listens at the address that the other host sees as the origin of the ssh connection. Two
+ * processes on the local host use loopback.
  */
 
 #define RD_ADDRESS_BYTES 64u

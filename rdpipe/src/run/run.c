@@ -11,7 +11,7 @@
 #define READY_MS 45000
 /* After a fault, how long the other agents may take to exit on their own. */
 #define WIND_UP_MS 6000
-#define TELL_MS 500    /* before the start: how long they may take to report their own reason */
+#define TELL_MS 500    /* before the start: how long agents may take to report their own reason */
 #define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit by itself */
 /* How long commands may clean up after a signal. Another signal kills them. */
 #define COMMAND_MS 10000
@@ -28,8 +28,8 @@ static void soon(rd_run_t *run, int64_t ms)
 /* ---- faults ---- */
 
 /* Returns whether this fault explains the one recorded so far. A fault is often reported before the
- * one that has caused it. If two segments lost a peer before the start, the one earlier in the
- * chain lost its peer because the later one had given up. */
+ * one that has caused it. If two segments lost a peer before the start, the segment earlier in the
+ * chain lost its peer because the later segment had given up. */
 static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
 {
     if (cause != run->fault.cause)
@@ -208,9 +208,9 @@ static bool listen_for(rd_run_t *run, size_t i, int ms)
     return true;
 }
 
-/* Closes the channels, so that the agents clean up, and then kills ssh. Meanwhile it still reads
- * from the agents, so that none of them blocks, and so that the last messages of agents that have
- * just exited are not lost. */
+/* Closes the channels, so that the agents clean up, and then kills ssh. Meanwhile the agents'
+ * messages are still read, so that no agent blocks and the last messages of agents that have just
+ * exited are not lost. */
 static void close_all(rd_run_t *run)
 {
     int64_t deadline = rd_now_ms() + CLOSE_MS;

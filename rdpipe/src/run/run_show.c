@@ -108,8 +108,8 @@ static void write_hops(const rd_run_t *run, FILE *to)
     }
 }
 
-/* Called for each report of an agent. Agents report their bytes twice a second, which is often
- * enough. */
+/* Called whenever anything has happened in the pipeline. Agents report their bytes twice a second,
+ * so the calls are frequent enough. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status)
 {
     FILE *to = run->are_started ? rd_status_open(status) : NULL;
@@ -154,8 +154,8 @@ static void report_json(const rd_run_t *run, int status)
     (void)fprintf(stderr, "}\n");
 }
 
-/* Names the hosts of commands that failed, because their own messages do not. A command that
- * SIGPIPE has ended is left out, since it did not fail. */
+/* Names the hosts of commands that failed, because their own messages do not. A command that was
+ * killed by SIGPIPE is left out, since it did not fail. */
 static void report_commands(const rd_run_t *run)
 {
     for (size_t i = 0; i < rd_run_count(run); i++) {

@@ -30,7 +30,7 @@ typedef struct {
     bool has_status;            /* its command has exited */
     size_t under_way;           /* bytes of its output that are not written yet */
     bool is_dropped;            /* it was dropped because it was too slow for the others */
-    bool is_unread;             /* its output was not read to the end */
+    bool is_unread;             /* not all of its output was read */
 } rd_peer_t;
 
 typedef struct {

@@ -8,10 +8,10 @@
 #include <stdio.h>
 
 /*
- * Shows a running pipeline to other programs of the same user (the console reads it) in a small
- * file in $XDG_RUNTIME_DIR/rdpipe, or /tmp/rdpipe-UID, named after the process. The file is
- * rewritten at most once a second, atomically, and removed at the end. An error when writing it
- * does not make the pipeline fail.
+ * Shows a running pipeline to other programs of the same user (the console reads it), in a small
+ * file named after the process ID in $XDG_RUNTIME_DIR/rdpipe or /tmp/rdpipe-UID. The file is
+ * replaced atomically, at most once a second, and removed at the end. An error in writing it does
+ * not make the pipeline fail.
  */
 
 typedef struct {

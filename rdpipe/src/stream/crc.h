@@ -17,7 +17,7 @@ static inline uint32_t rd_crc(const uint8_t *data, size_t len)
     return rd_crc_on(0, data, len);
 }
 
-/* Like rd_crc_on, but uses only a table; for tests and other processors. */
+/* Like rd_crc_on, but uses only a table; for tests, and for processors without the instruction. */
 uint32_t rd_crc_by_table(uint32_t crc, const uint8_t *data, size_t len);
 
 /* Returns how it is computed: "ISA-L", "SSE 4.2" or "a table". */

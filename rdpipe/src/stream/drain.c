@@ -40,7 +40,7 @@ typedef struct {
     bool has_resumed; /* RESUME has arrived */
     rd_buffer_t *buffer; /* buffer in front of the output, or NULL if none */
     bool is_dropped;     /* the output was too slow */
-    int64_t stuck_ms;    /* since when the output accepts nothing, or 0 if it accepts data */
+    int64_t stuck_ms;    /* when the output stopped accepting data, or 0 if it accepts data */
     bool is_flushing;    /* END has arrived, and the output is being flushed */
     size_t left;         /* after END: bytes in the buffer when it was last checked */
     int64_t confirm_at;  /* when to record the offset again */
@@ -142,8 +142,8 @@ static bool may_begin(const drain_t *drain)
 
 /* ---- DATA ---- */
 
-/* Decompresses or copies the bytes of the stream in a frame. It does this only once, so that the
- * bytes that are checked are the same that are written. */
+/* Decompresses or copies the bytes of the stream in a frame. This is done only once, so that
+ * exactly the bytes that were checked are written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (drain->is_checked)
@@ -429,7 +429,7 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
 }
 
 /* Truncates an existing file only when the first bytes arrive, because until then the pipeline may
- * still fail to start, and then the file's content must not be lost. */
+ * still fail to start, in which case the file's content must not be lost. */
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
@@ -548,8 +548,8 @@ static void wait_for_work(drain_t *drain)
          .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
-    /* After END nothing reads from this hop, so it is not polled: a ping or a close would wake
-     * every wait. */
+    /* After END nothing more is read from this hop, so it is not polled: after a ping or a close,
+     * every wait would return immediately. */
     drain->from->wants = 0;
     rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
                     polled, 2, TICK_MS);
@@ -562,7 +562,7 @@ static void wait_for_work(drain_t *drain)
 static bool ticks(drain_t *drain)
 {
     /* While there is data that we have not read, the sender may have no room to send more. After
-     * END nothing reads from it. */
+     * END, nothing is read from the sender. */
     if (drain->has_ended || drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&

@@ -98,9 +98,9 @@ static int wait_ms(const feed_t *feed)
     return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
 }
 
-/* Like rd_end_read, for an input that may block. The keeper uses the ring in the meantime, so the
- * bytes are first read into a block outside it. The keeper leaves room for them, but a link that is
- * lost meanwhile may have none. */
+/* Like rd_end_read, for an input that may block. While the call blocks, the keeper uses the ring,
+ * so the bytes are first read into a block outside it. The keeper leaves room for them in the ring,
+ * but if the link is lost in the meantime, there may be none. */
 static ssize_t read_aside(feed_t *feed, size_t len)
 {
     size_t block = feed->to->hop.terms.block;

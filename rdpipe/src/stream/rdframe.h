@@ -17,8 +17,8 @@
  *
  *   down, from the producer to the consumer:
  *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
- *     END    offset: bytes of the whole stream; value: 0 (version 0.2.0 sends the producer's exit
- *            status; no version reads it)
+ *     END    offset: length of the stream; value: 0 (version 0.2.0 sends the producer's exit
+ *            status, which no version reads)
  *     RESUME the first frame, if both sides can resume a stream; payload: its id
  *   up:
  *     RESUME the answer; offset: bytes that the consumer already has

@@ -10,8 +10,8 @@
  * To resume a stream after an interruption, each side has a file that identifies the stream and
  * records how much of it was transferred. The producer chooses a random ID and records its input;
  * the consumer records how many bytes its output has, after it has synced them to the disk. A side
- * without such a file starts from the beginning. The files are retained when the stream is
- * complete, so a repeated call finds nothing to do.
+ * without such a file starts from the beginning. The files remain after the stream is complete, so
+ * if the commands are run again, there is nothing left to do.
  *
  *   producer                        consumer
  *   RESUME: id                ->                                   (the first frame)
@@ -33,16 +33,16 @@ typedef struct {
                          only once */
 } rd_resume_t;
 
-/* For a producer: reads the file, or creates it. On failure, *why is set: the input is not
- * seekable, or is not the one that the file names. */
+/* For a producer: reads the file, or creates it. Fails, with *why set, if the input is not seekable
+ * or is not the one that the file names. */
 bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t *why);
 
 /* For a consumer: reads the file, if there is one. Changes nothing, because no sender has connected
- * yet. On failure, *why is set: the output is not the one that the file names. */
+ * yet. Fails, with *why set, if the output is not the one that the file names. */
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why);
 
 /* Accepts the producer's ID, and truncates the output to the bytes that are certain to be on the
- * disk. On failure, *why is set: the file names another stream. */
+ * disk. Fails, with *why set, if the file belongs to a different stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
 /* Records that the output has this many bytes of the stream, and that they are on the disk.

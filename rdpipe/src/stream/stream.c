@@ -127,8 +127,8 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* Returns whether bytes have arrived that were not examined yet. If they have, the delay is on our
- * side, for example on a disk. */
+/* Returns whether bytes have arrived that have not been examined yet. If so, the delay is on our
+ * side, for example because of a slow disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};
@@ -183,7 +183,8 @@ static bool arm(rd_stream_t *stream)
     bw_status_t status;
 
     if (!stream->is_cleared) {
-        /* Only bytes that arrive after this check make the descriptor readable. */
+        /* From now on only new bytes make the descriptor readable, so the caller must look for
+         * those that have arrived already. */
         link->ops->clear_event(link);
         stream->is_cleared = true;
         return false;

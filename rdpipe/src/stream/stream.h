@@ -6,12 +6,13 @@
 #include "hop/hop.h"
 
 /*
- * Frames over a hop, and keep-alive messages. Only one thread at a time may use a stream. Only
- * rd_streams_wait blocks.
+ * Frames over a hop, and keep-alive messages. Only one thread at a time may use a stream. The only
+ * calls that block are rd_streams_wait, and rd_stream_say_last and rd_stream_discard_rest, which
+ * use it.
  *
- * Each side sends something at least every RD_PING_MS, and a side that hears nothing for
- * RD_SILENCE_MS assumes that the other host is down. A consumer with a slow reader still pings, so
- * it is not mistaken for a dead one.
+ * Each side sends something at least every RD_PING_MS, and a side that receives nothing for
+ * RD_SILENCE_MS assumes that the other host is down. A consumer with a slow reader still sends
+ * pings, so it is not mistaken for a dead one.
  */
 
 #define RD_PING_MS 5000
@@ -24,7 +25,7 @@ typedef struct {
     bool peer_left;  /* the other side has closed, so the ring receives no more data */
     bool is_cleared; /* the link's event was cleared since the last wait */
     size_t seen;     /* unread bytes at the last check */
-    size_t wants;    /* room for which the caller waits, or 0 if none */
+    size_t wants;    /* the amount of room that the caller is waiting for, or 0 if none */
 } rd_stream_t;
 
 void rd_stream_open(rd_stream_t *stream, const rd_hop_t *hop, const char *peer);
@@ -47,8 +48,8 @@ bool rd_stream_is_shared(const rd_stream_t *stream);
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len);
 void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 
-/* Sends a frame whose payload is a text or nothing. Returns false if the ring is full and the
- * caller must wait. */
+/* Sends a frame whose payload, if any, is text. Returns false if the ring is full and the caller
+ * must wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
 /* Sends a last message, and waits until `deadline` if the ring is full. */

@@ -13,7 +13,7 @@
  * to a descriptor, to another hop, or to both. Each runs in its own thread, or makes up the entire
  * program.
  *
- * Nothing is spooled: data in transit is only in the rings, so their size bounds the memory.
+ * Nothing is spooled: data in transit is only in the rings, so their size limits the memory use.
  */
 
 typedef enum {
@@ -25,7 +25,7 @@ typedef enum {
 
 typedef struct {
     int wake;        /* an eventfd; when it is signalled, check the members below */
-    uint64_t rate;   /* feed: bytes per second at most, or 0 if unlimited */
+    uint64_t rate;   /* feed: maximum number of bytes per second, or 0 if unlimited */
     uint64_t buffer; /* drain: bytes of memory in front of the output, or 0 if none */
     unsigned start;  /* percentage of `buffer` at which writing begins */
     bool empties;    /* drain: the output is a file that is truncated when the stream begins */

@@ -252,7 +252,7 @@ def options_for_ssh(hosts):
     with open(config, encoding="utf-8") as file, open(f"{config}_command", "w", encoding="utf-8") as other:
         other.write(file.read() + "\n RemoteCommand /bin/false\n")
     gives(hosts, f"echo x | rdpipe -F {config}_command host1:cat", b"x\n", **plain)
-    # With a jump host the server sees host1 connect, but the hops go directly.
+    # With a jump host, the server sees the connection come from host1, but the hops connect directly.
     gives(hosts, f"echo x | rdpipe -F {config} -J host1 --address host2={hosts.address('host2')} --address ={hosts.address('local')} "
           "host2:'echo $SSH_CONNECTION | cut -d\" \" -f1; cat'", f"{hosts.address('host1')}\nx\n".encode(), **plain)
 

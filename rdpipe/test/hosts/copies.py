@@ -251,7 +251,7 @@ def another_version(hosts):
     os.symlink(f"{hosts.programs}/rdpipe", f"{programs}/rdpipe")
     err = copies(hosts, f"--json --remote-path {programs} {folder}/file host1:{folder}/to", 125)
     expect("no 'rdcp' on a host's PATH" in err and json.loads(err.splitlines()[-1])["status"] == 125, err)
-    # The same program with another version, which does not matter, and one with another protocol.
+    # The same program with a different version, which does not matter, and one with a different protocol version.
     with open(f"{hosts.programs}/rdcp", "rb") as program:
         ours = program.read()
     version = run(f"{hosts.programs}/rdcp", "--version").split()[1]
@@ -267,7 +267,7 @@ def another_version(hosts):
         print(f'#!/bin/bash\nexec {hosts.programs}/rdcp "${{@/#[0-9]*/99}}"', file=program)
     err = copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to", 1)
     expect("rdcp there has protocol" in err and "here it is 99" in err and not os.path.exists(f"{folder}/to"), err)
-    # An rdcp that calls the parts in another way gets an error about the version, not about the usage.
+    # If an rdcp calls the parts in a different way, the error is about the version, not about the usage.
     status, _, err = hosts.call(f"rdcp --have --of 99 -- {folder}/to </dev/null")
     expect(status == 1 and "rdcp there has protocol" in err and "here it is 99" in err, f"status {status}: {err}")
 
@@ -387,7 +387,7 @@ def killed_somewhere(hosts, dice, words, longest):
 
 
 def kills_anywhere(hosts):
-    """Whichever process is killed at whatever time, the target is either complete or missing, and the next copy completes it."""
+    """No matter which process is killed and when, the target is either complete or missing, and the next copy completes it."""
     folder = folder_of(hosts, "killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)

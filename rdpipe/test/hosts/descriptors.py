@@ -64,7 +64,7 @@ def closed_descriptors_of_rdsend_and_rdrecv(hosts):
 
 
 def a_key_from_standard_input(hosts):
-    """Standard input contains only the key, so the stream is empty. No connection gets the descriptor of the input."""
+    """Standard input contains only the key, so the stream is empty. No connection gets the descriptor number of the input."""
     key = written(hosts, "key", KEY.encode())
     process = hosts.start("host2", f"rdrecv --wait 20 --key-fd 0 7300 <{key}")
     status, _, err = hosts.call(f"rdsend --wait 20 --key-fd 0 {hosts.address('host2')} 7300 <{key}", name="host1", seconds=40 * SLOWNESS)

@@ -95,7 +95,7 @@ def a_mirror_of_what_cannot_be_read(hosts):
 
 
 def a_mirror_killed_anywhere(hosts):
-    """Whichever process is killed at whatever time, nothing is deleted before everything is copied, and the next copy makes both trees identical."""
+    """No matter which process is killed and when, nothing is deleted before everything is copied, and the next copy makes both trees identical."""
     folder = folder_of(hosts, "mirror_killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)
@@ -212,7 +212,7 @@ def a_tree_replaced_at_once(hosts):
 
 
 def a_tree_replaced_and_killed_anywhere(hosts):
-    """Whichever process is killed at whatever time, the target is either the old tree or the new one."""
+    """No matter which process is killed and when, the target is either the old tree or the new one."""
     folder = folder_of(hosts, "atomic_killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)
