@@ -27,11 +27,11 @@
                        connections => pos_integer(),
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
-%% `reason' explains why the link is of this kind; `since' is system time in seconds. `key' is only present with the option `encrypt': it names the
-%% key that both nodes have proved to have, as `cookie' or `key file' followed by the first 8 hexadecimal digits of its fingerprint. `connections' is
-%% the current number of connections, for links that can have more than one. `fault' is the fault set with {@link fault/2}, with the remaining
-%% milliseconds. `resumes' counts how often the link has continued over another connection, most recently because of `cause', after `ms' milliseconds
-%% without a connection.
+%% `reason' explains why the link is of this kind; `since' is system time in seconds. `key' is only present with the option `encrypt': it
+%% identifies the key of which both nodes have proved possession, as `cookie' or `key file' followed by the first 8 hexadecimal digits of its
+%% fingerprint. `connections' is the current number of connections, for links that can have more than one. `fault' is the fault set with
+%% {@link fault/2}, with the remaining milliseconds. `resumes' counts how often the link has continued over a new connection, most recently because of
+%% `cause', after `ms' milliseconds without a connection.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
                        cause := beamway_verdict:cause(), short := binary(),
@@ -75,17 +75,17 @@ public(Link) ->
 %% `allow_faults'.
 %%
 %% <dl>
-%% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive this much later, in each direction; jitter adds a random part of its value.
-%% The order is kept</dd>
+%% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive this much later, in each direction; jitter adds a random delay of up to its value.
+%% Bytes stay in order</dd>
 %% <dt>`rate_bytes' (from 1000)</dt><dd>bytes a second in each direction</dd>
 %% <dt>`cut' (`in', `out', `both')</dt><dd>nothing passes in that direction, as if every packet were lost, and no new connection can be
 %% made</dd>
 %% <dt>`disconnect' (`true')</dt><dd>the connection is reset immediately</dd>
 %% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault expires after this time; the default is one minute</dd>
 %% </dl>
-%% A second call replaces the first, and `none' clears the fault. It affects all current and future connections to that node, and attempts by either
-%% side to open one. The other node does not have to allow faults. Delayed data is stored in one ring per direction; when the ring is full, senders
-%% on this node wait, as they would for a slow peer. An invalid key or value raises `{badarg, {fault, Value, Expected}}'.
+%% A second call replaces the first fault, and `none' clears it. A fault affects all current and future connections to that node, and attempts by
+%% either side to open one. The other node does not have to allow faults. Delayed data is stored in one ring per direction; when the ring is full,
+%% senders on this node wait, as they would for a slow peer. An invalid key or value raises `{badarg, {fault, Value, Expected}}'.
 -spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
 fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
@@ -113,17 +113,17 @@ link_to(Node) ->
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
-%% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
-%% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old, and that of a peer that
-%% sends little at most two. A tick is a quarter of kernel's `net_ticktime', by default 15 s. A peer is missing if it runs an older version or a different
-%% carrier. {@link info/1} returns the same data, with `peer_' before each name.
+%% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are
+%% due anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old, and that of a peer
+%% that sends little at most two. A tick is a quarter of kernel's `net_ticktime', by default 15 s. A peer is missing from the result if it runs an
+%% older version or a different carrier. {@link info/1} returns the same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
-%% @doc Explains why the links to a node ended, and what happened on each before that: first the current link, if it is up, then those that ended in
-%% the last hour, most recent first. `{error, unknown}' means that there were no links. Within two seconds of a `nodedown', this may wait until the
-%% peer's epmd has been asked.
+%% @doc Explains why the links to a node ended, and what happened on each of them before that. The current link, if there is one, comes first,
+%% followed by those that ended in the last hour, most recent first. `{error, unknown}' means that there were no links. Within two seconds of a
+%% `nodedown', this call may wait for an answer from the peer's epmd.
 -spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
 why(Node) when is_atom(Node) ->
     case beamway_recorder:records(Node) of
@@ -146,7 +146,7 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Returns the processes of this node, at most twelve, that sent the most over the link to a node in the last ten seconds; those with the most
+%% @doc Returns the processes of this node (at most twelve) that sent the most over the link to a node in the last ten seconds. Those with the most
 %% queued bytes come first. Small messages are sampled: one is counted per 16 KB. `not_driven' means that OTP's own port or processes of ssl carry the
 %% link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
@@ -165,8 +165,8 @@ senders() ->
     Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
     maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
-%% @doc Like {@link senders/1}, but blocks for `Ms' milliseconds and measures during that time. With 0 it only returns the bytes that are currently
-%% queued.
+%% @doc Like {@link senders/1}, but blocks for `Ms' milliseconds and measures during that time. If `Ms' is 0, returns only the bytes that are
+%% currently queued.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case link_to(Node) of
@@ -208,14 +208,14 @@ carries(Node) ->
 %% @doc Gives the calling process a class on all current and future links of this node, and returns its previous class. Without this call, the class of
 %% a process is `normal'.
 %%
-%% If messages are queued on a link, those from processes of class `control' go before those of class `normal', which go before those of class
-%% `bulk'. Each class has a share of the bandwidth, so no class can block another: a class that always has messages queued gets at least 4/9
-%% (`control'), 2/9 (`normal') or 1/9 (`bulk') of the bytes. The messages of one process always stay in order: when it changes its class, its queued
-%% messages change with it. A process loses its class when it exits. Links carried by OTP's own port or by processes of ssl have no classes, and the
-%% call has no effect on a node that does not run the carrier.
+%% If messages are queued on a link, those from processes of class `control' go before those of class `normal', which go before those of class `bulk'.
+%% Each class has a share of the bandwidth, so no class can block another: a class that always has messages queued gets at least 4/9 (`control'), 2/9
+%% (`normal') or 1/9 (`bulk') of the bytes. The messages of one process always stay in order: when it changes its class, its queued messages move to
+%% the new class too. A process loses its class when it exits. Links carried by OTP's own port or by processes of ssl have no classes, and the call
+%% has no effect on a node that does not run the carrier.
 %%
-%% A call takes about a microsecond per link, so it belongs in the `init' of a long-lived process. Use the option `classes' for processes of
-%% programs that do not call this function.
+%% A call takes about a microsecond per link, so make it in the `init' of a long-lived process. Use the option `classes' for processes of programs
+%% that do not call this function.
 -spec class(class()) -> Former :: class().
 class(Class) when Class =:= control; Class =:= normal; Class =:= bulk -> beamway_classes:set(self(), Class);
 class(Class) -> error({badarg, {class, Class, "expected control, normal or bulk"}}).
@@ -230,7 +230,7 @@ version() ->
 %% @doc Reloads the driver from the current location of the application `beamway' in the code path, without restarting the node.
 %%
 %% All links of this node are closed first, as if the peers had been disconnected, and are set up again by the next message. Load the modules of the
-%% new version before the call. After an error this node has no driver, and uses OTP's own port until a later call finds one. Connections that OTP's
+%% new version before the call. After an error this node has no driver, and uses OTP's own port until a later call succeeds. Connections that OTP's
 %% own port carries are not affected.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.
 reload_driver() ->
@@ -239,8 +239,9 @@ reload_driver() ->
     ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
 
-%% @doc Makes new TLS connections use the current contents of the certificate files. Otherwise ssl caches the files for up to two minutes. Existing
-%% connections are not affected, unless the option `renew_connections' is set: then the links over TLS move to new connections.
+%% @doc Makes new TLS connections use the current contents of the certificate files. Without this call, ssl may use a cached copy of the files for up
+%% to two minutes. Existing connections are not affected, unless the option `renew_connections' is set: then the links over TLS move to new
+%% connections.
 -spec reload_certificates() -> ok.
 reload_certificates() -> beamway_renewal:reload().
 

@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two authenticated peers agree on a ring, over shared memory or RDMA, or both continue over their stream.
+%% @doc Lets two authenticated peers agree on a ring, over shared memory or RDMA, or continue over their stream.
 %%
-%% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only once it knows that the other
-%% side will: the calling side after it has received `ready', and the other side after the calling side has confirmed with its own `ready'. `nack'
-%% from either side means that both use the stream; it is also the answer to an offer in a different version. Anything else (silence until the
-%% deadline,
-%% a closed socket, garbage) terminates the process and with it the connection, so two peers can never continue with different links.
+%% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only once it knows that the other side
+%% will: the calling side after it has received `ready', and the other side after the calling side has confirmed with its own `ready'. `nack' from
+%% either side means that both use the stream; it is also the answer to an offer in a different version. Anything else (silence until the deadline, a
+%% closed socket, garbage) terminates the process and with it the connection, so two peers can never continue with different links.
 %% native/test/spin/agree.pml verifies this.
 %%
 %% How the two sides connect to set up a ring depends on the kind: see {@link beamway_shm} and {@link beamway_rdma}. All of this runs in the
@@ -41,7 +40,7 @@ run(Kind, Role, Stream, TimeoutMs) ->
         {ring, Port, Device} ->
             {ring, Port, beamway_kind:why(Kind, Device)};
         {stream, Reason} ->
-            %% The link that carries the data now makes its own reservation.
+            %% The link that now carries the data makes its own reservation.
             ok = beamway_links:release(),
             ok = tell_without(Kind, Stream, Reason),
             {stream, Reason}

@@ -34,7 +34,7 @@ missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
 missed(_Us, _Theirs) ->
     [].
 
-%% For a kind that any host can have, gives no reason if neither node has a device.
+%% If neither node has a device for a kind of link that works between hosts, no reason is given for that kind.
 why_no(Kind, SameHost, Ours, Theirs) ->
     case {beamway_kind:needs_same_host(Kind), has(Kind, Ours), has(Kind, Theirs)} of
         {true, _, _} when not SameHost -> "another host";
@@ -57,13 +57,14 @@ has(Kind, #{links := Links, used_up := UsedUp}) ->
         {false, false} -> no
     end.
 
-%% @doc Returns whether the drivers of both nodes take over TLS when it carries the data, or the reason why not.
+%% @doc Returns whether the drivers of both nodes take over a TLS connection that carries the data, or the reason why not.
 -spec takes_tls_over(Ours :: extension(), Theirs :: beamway_wire:found()) -> true | {false, Reason :: binary()}.
 takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> true;
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 
-%% @doc Returns how long a link between the two nodes waits for another connection, in milliseconds. With 0 it ends together with its connection.
+%% @doc Returns how long, in milliseconds, a link between the two nodes waits for a new connection after losing its own. If this is 0, the link ends
+%% when its connection does.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.
@@ -83,7 +84,7 @@ compresses(_Ours, _Theirs) -> false.
 renews({ok, #{renews := Renews}}) -> Renews;
 renews(_Theirs) -> false.
 
-%% @doc Returns the number of connections for a link between the two nodes; with `auto' it depends on the path.
+%% @doc Returns the number of connections for a link between the two nodes; `auto' means that the number depends on the path.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.
 connections(#{connections := Ours}, {ok, #{connections := Theirs}}) when Ours =/= none, Theirs =/= none -> min(Ours, Theirs); % numbers sort before atoms
 connections(_Ours, _Theirs) -> 1.

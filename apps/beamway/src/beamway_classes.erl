@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and announces it to all ports of the driver.
 %%
-%% A process has a class either because it asked for one, which has priority, or because the option `classes' names it. The server monitors the
-%% process and drops the class when it exits. Each port stores the classes in its frame scheduler, so sending a frame does not require a message to
-%% this server.
+%% A process has a class either because it asked for one or because the option `classes' names it; its own request has priority. The server monitors
+%% the process and drops the class when it exits. Each port stores the classes in its frame scheduler, so sending a frame does not require a message
+%% to this server.
 %%
 %% If the option names any process, a second process looks for matches every five seconds: it looks up the registered names, and the initial calls of
 %% processes that it has not seen before. It is linked to the server, which therefore never waits for a process that is slow to answer. It uses at
@@ -152,7 +152,7 @@ by_call(Calls, Seen) when Calls =:= #{} -> {[], Seen};
 by_call(Calls, Seen) ->
     {Known, New} = lists:partition(fun(Pid) -> is_map_key(Pid, Seen) end, processes()),
     Called = [{Pid, initial_call(Pid)} || Pid <- New],
-    %% A process that has not run yet only shows its real function later.
+    %% The real initial call of a process is not known before the process has run for the first time.
     Seen1 = [{Pid, []} || Pid <- Known] ++ [{Pid, []} || {Pid, Call} <- Called, Call =/= {proc_lib, init_p, 5}],
     {[{Pid, maps:get(Call, Calls)} || {Pid, Call} <- Called, is_map_key(Call, Calls)], maps:from_list(Seen1)}.
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of the carrier: their sources, valid values and defaults.
 %%
-%% An option is read from the environment variable `BEAMWAY_' followed by its name in capitals, otherwise from the application environment of
-%% `beamway' (`-beamway ring_bytes 1048576', sys.config), and otherwise it has its default. It is validated once, here, and the rest of the code
-%% trusts the map.
+%% An option is read from the environment variable `BEAMWAY_' followed by its name in capitals, or, if that is not set, from the application
+%% environment of `beamway' (`-beamway ring_bytes 1048576', sys.config). If it is not set there either, it has its default. Options are validated
+%% once, here, and the rest of the code trusts the map.
 -module(beamway_config).
 
 -export([read/0, read/1, of_kernel/2, wants_encryption/0, without_effect/0, describe/1, table/0]).
@@ -122,7 +122,7 @@ read(Value) ->
         Problems -> {error, Problems}
     end.
 
-%% @doc Returns the value of a kernel parameter, or the default unless the value is a positive integer.
+%% @doc Returns the value of a kernel parameter, or the default if that value is not a positive integer.
 -spec of_kernel(Name :: atom(), Default) -> Default when Default :: pos_integer().
 of_kernel(Name, Default) ->
     case application:get_env(kernel, Name) of

@@ -11,7 +11,7 @@
 %%     ...                                   % what does the program do now?
 %%     ok = beamway_ct:heal(A).
 %% '''
-%% Identify a node by the process that {@link start/2} returns, or by its name if this node is connected to it. The process is better: it
+%% Identify a node by the process that {@link start/2} returns, or by its name if this node is connected to it. The process is the better choice: it
 %% communicates through the node's standard input and output, so it works whatever happens to the network, and this node does not become part of the
 %% cluster.
 %%

@@ -39,7 +39,7 @@ connect(Carrier, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
               [Carrier, self(), Node, Type, MyNode, LongOrShortNames, SetupTime],
               dist_util:net_ticker_spawn_options()).
 
-%% @doc Starts a connection process for an accepted socket. Like {@link connect/6}.
+%% @doc Starts a connection process for an accepted socket. Called by net_kernel; returns immediately.
 -spec accept(carrier(), pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
 accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     spawn_opt(?MODULE, init_accept,
@@ -417,7 +417,7 @@ keeper({Kind, Port, _Reason}) ->
         false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_keeper:of_this()}
     end.
 
-%% The called node knows only the host in the caller's name and the port that the caller states. The connection itself may come from a router's
+%% The called node knows only the host in the caller's name and the port that the caller announces. The connection itself may come from a router's
 %% address.
 whereabouts(undefined, Node, Stream) ->
     {listens(Node, get_state(peer)), from(beamway_stream:peername(current(Stream)))};
@@ -535,9 +535,9 @@ getstat(Stream) ->
             {error, Reason}
     end.
 
-%% Returns the number of messages, plus one for each call that found only part of a message, until enough whole messages have arrived. The first
-%% call also adds one, because dist_util never gives up on a connection whose count has never changed, so a peer that fell silent immediately would
-%% stay connected forever.
+%% Returns the number of messages, but at least one more than last time if any bytes have arrived since then, even if they do not complete a message.
+%% The first call returns at least one, because dist_util never gives up on a connection whose count has never changed, so a peer that fell silent
+%% immediately would stay connected forever.
 heard(Bytes, Frames, undefined) -> {Bytes, max(1, Frames)};
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
@@ -546,7 +546,7 @@ stats(_Stream, {true, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Al
 stats(Stream, {false, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(current(Stream), Alive) end, Controller).
 
 %% Returns whether a port of our driver carries the data. This avoids reading the link's row in the table, because the row is large and a node with
-%% many links requests all of them at once.
+%% many links would read all of the rows at once.
 driven(Stream) ->
     {_Kind, Controller, _Reason} = get_state(link),
     {is_port(Controller) andalso Controller =/= Stream, Controller}.
@@ -580,8 +580,8 @@ getopts(Stream, Options) ->
              | setup_ms       %% net_setuptime in milliseconds
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
-             | heard          %% {Bytes, Told}: what getstat/1 saw and returned last
-             | target         %% {Family, Address}: where the peer listens; undefined if the peer has called
+             | heard          %% {Bytes, Told}: what getstat/1 last read, and the count that it returned
+             | target         %% {Family, Address}: where the peer listens; undefined if the peer called this node
              | resume_ms      %% how long the link may be without a connection
              | said           %% data that only these two nodes have exchanged
              | socket         %% of a TLS connection that the driver has taken over or set up

@@ -26,8 +26,8 @@ load() ->
     ignore.
 
 %% @doc Reloads the driver's file for the calling process. If the driver was loaded before, this must be the supervisor that loaded it. This first
-%% closes all ports of the driver, and with them all links of this node. Until the reload is complete, a library that the old driver had loaded counts
-%% as available; a process that wants such a link waits for its reservation.
+%% closes all ports of the driver, and with them all links of this node. Until the reload is complete, the libraries that the old driver had loaded
+%% still count as available; a process that wants a link that needs one of them waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being reloaded">>}}),

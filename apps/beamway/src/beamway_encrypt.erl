@@ -61,7 +61,7 @@ warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
 warn_if_open(_File, _) ->
     ok.
 
-%% @doc Returns the keys of this node, starting with the one that it uses for calling. `Cookie' is the cookie for the peer.
+%% @doc Returns the keys of this node, starting with the one that it uses when it calls a peer. `Cookie' is the cookie for the peer.
 -spec keys(Cookie :: atom()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 keys(Cookie) ->
     case maps:get(encrypt_key_file, beamway_links:config()) of
@@ -69,7 +69,7 @@ keys(Cookie) ->
         File -> of_file(File)
     end.
 
-%% @doc Returns the driver's description of where a TLS link starts: the socket, the keys, and the bytes already read from the connection.
+%% @doc Encodes the starting point of a TLS link for the driver: the socket, the keys, and the bytes already read from the connection.
 -spec place(Fd :: non_neg_integer(), [{Label :: <<_:64>>, Key :: <<_:256>>}, ...], Read :: binary()) -> binary().
 place(Fd, Keys, Read) ->
     iolist_to_binary([<<Fd:32, (length(Keys))>>, [[Label, Key] || {Label, Key} <- Keys], Read]).

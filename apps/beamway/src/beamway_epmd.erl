@@ -2,9 +2,9 @@
 %% @doc Finds out what the epmd on a peer's host currently reports about the peer, where a peer listens according to the node's epmd module, and
 %% whether its port accepts connections.
 %%
-%% When many peers end at the same time, each of their links asks the same questions about the same host. This server asks each question once for all
+%% When many peers exit at the same time, each of their links asks the same questions about the same host. This server asks each question once for all
 %% processes that are waiting for the answer. A process never gets an answer that was already on its way when it asked, because that answer may date
-%% from before its peer ended. Without the server, each process asks by itself.
+%% from before its peer exited. If the server is not running, each process asks by itself.
 -module(beamway_epmd).
 -behaviour(gen_server).
 
@@ -99,7 +99,7 @@ resolved(Family, Host) ->
         {error, _} -> error
     end.
 
-%% @doc Tries the port on which the node listened when the link was set up, or 0 if that is unknown.
+%% @doc Tries the port on which the node listened when the link was set up; 0 means that this port is unknown.
 -spec port_of_node(node(), beamway_stream:family(), inet:port_number()) -> port_state().
 port_of_node(_Node, _Family, 0) -> unknown;
 port_of_node(Node, Family, Port) ->
@@ -137,7 +137,7 @@ why_silent(_Other) -> silent.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @private The state has the questions that are being asked, each with the processes that get the answer, and those that get the next one.
+%% @private The state maps each question that is being asked to the processes that get the current answer and those that get the next one.
 -spec init([]) -> {ok, #{term() => {pid(), [gen_server:from()], [gen_server:from()]}}}.
 init([]) -> {ok, #{}}.
 
@@ -184,7 +184,7 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% Modules other than OTP's may not know the node, which proves nothing.
+%% An epmd module other than OTP's may not know the node, but that does not prove that the node has exited.
 ask(Module, Family, Name, Host) ->
     case peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};
@@ -198,7 +198,7 @@ getaddr(Counter, _Ms) ->
     Counter ! {asked, self()},
     receive {answer, Number} -> {ok, Number} end.
 
-%% The first process has its own answer. The others ask while that is on its way, so they share the next one.
+%% The first process gets its own answer. The others ask while that answer is on its way, so they share the next one.
 the_waiting_share_an_answer_test() ->
     {ok, Server} = start_link(),
     Self = self(),

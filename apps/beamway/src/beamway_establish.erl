@@ -10,7 +10,7 @@
 
 -define(LISTEN_MS, 2000).
 
-%% @doc Listens for a peer, with rings of at most that size. The format of `Where' is defined by the kind's carrier (its header in native/link).
+%% @doc Listens for a peer, with rings of at most `MaxRingBytes'. The format of `Where' is defined by the kind's carrier (its header in native/link).
 -spec listen(beamway_kind:driven(), Where :: binary(), MaxRingBytes :: pos_integer()) ->
           {ok, port(), beamway_port:listener()} | {error, Reason :: binary()}.
 listen(Kind, Where, MaxRingBytes) ->
@@ -42,7 +42,8 @@ begin_port(Kind, Begin, Await) ->
                                 end
                         end).
 
-%% @doc Accepts the peer for which the listener waits, until a deadline in erlang:monotonic_time(millisecond). After an error, the port stays open.
+%% @doc Accepts the peer that the listener is waiting for, until a deadline in erlang:monotonic_time(millisecond). After an error, the port stays
+%% open.
 -spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
 accept(Kind, Port, Deadline) ->
     case await(Port, Deadline) of

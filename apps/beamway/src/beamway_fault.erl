@@ -4,7 +4,7 @@
 %% It only runs on a node that was started with the option `allow_faults'. A fault is set for a node rather than a connection, and affects
 %% everything on the path from this node to that one:
 %% <dl>
-%% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
+%% <dt>The link</dt><dd>The driver holds back the bytes in each affected direction (native/driver/fault.h).</dd>
 %% <dt>The socket</dt><dd>If a fault cuts the incoming direction, the system drops every packet for the connection's socket. So the peer's system gets
 %% no acknowledgement and finds the path silent, as in a real outage. With a ring, the same happens to the connection that reports the peer's
 %% exit.</dd>
@@ -36,7 +36,8 @@
                    disconnect => boolean(), for_ms => 1..?FOR_MAX_MS}.
 -type known() :: #{delay_ms | jitter_ms | rate_bytes => pos_integer(), cut => in | out | both, left_ms := non_neg_integer()}.
 -type refusal() :: {not_allowed | not_connected | not_driven | system, Text :: binary()}.
-%% `not_allowed' means that the node was started without `allow_faults', and `not_driven' that our driver does not carry the link. The text says more.
+%% `not_allowed' means that the node was started without `allow_faults', and `not_driven' that our driver does not carry the link. The text explains
+%% the error.
 
 -record(state, {timers = #{} :: #{node() => reference()},
                 kept = [] :: [{node(), socket:socket()}]}).
@@ -91,8 +92,8 @@ expected(disconnect) -> "expected true or false";
 expected(for_ms) -> "expected milliseconds from 1 to 3600000";
 expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
 
-%% @doc Applies the node's fault to a link that has come up, or that continues over another connection. A process that sees the node afterwards must
-%% also see the fault, so this waits.
+%% @doc Applies the node's fault to a link that has come up, or that continues over a new connection. A process that sees the node afterwards must
+%% also see the fault, so this call waits until the fault has been applied.
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) ->
     case ets:whereis(?MODULE) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Accepted connections whose peers have not yet proved that they have the key: limits their number, and logs those that fail.
+%% @doc Limits the number of accepted connections whose peers have not yet proved that they have the key, and logs those that fail.
 %%
 %% Anybody can open a connection and send nothing. Each such connection is closed after a few seconds, and there may be at most 256. Beyond that, the
 %% address with the most such connections loses its oldest one, so an unauthenticated client displaces only its own connections. A peer proves that it has
@@ -27,7 +27,7 @@ prepare() ->
     true = ets:insert(?MODULE, [{told, 0, 0}, {refused, 0}]),
     ok.
 
-%% @doc Registers the calling process, whose connection has not proved a key yet.
+%% @doc Registers the calling process, whose peer has not yet proved that it has the key.
 -spec enter(port()) -> Entry :: integer().
 enter(Socket) ->
     Entry = erlang:unique_integer([monotonic]),
@@ -36,7 +36,7 @@ enter(Socket) ->
     _ = ets:info(?MODULE, size) > ?MOST andalso make_room(),
     Entry.
 
-%% @doc Removes a connection that has proved its key or was rejected.
+%% @doc Removes a connection that was rejected, or whose peer has proved that it has the key.
 -spec leave(Entry :: integer()) -> ok.
 leave(Entry) ->
     true = ets:delete(?MODULE, Entry),
@@ -70,7 +70,7 @@ oldest(Rows) ->
     Most = lists:max(maps:values(Counts)),
     hd([Row || {_, Address, _} = Row <- Rows, maps:get(Address, Counts) =:= Most]).
 
-%% @doc Counts a connection that did not prove a key, and logs why, at most ten times a second.
+%% @doc Counts a connection whose peer did not prove that it has the key, and logs why, at most ten times a second.
 -spec refused(Peer :: iodata(), Reason :: binary()) -> ok.
 refused(Peer, Reason) ->
     Second = erlang:monotonic_time(second),
@@ -85,7 +85,7 @@ tell(Row, Peer, Reason) ->
     true = ets:insert(?MODULE, Row),
     ?LOG_WARNING("beamway: no encrypted connection with ~ts: ~ts", [Peer, Reason]).
 
-%% @doc Returns the number of connections that were rejected or displaced. Raises an error if this node does not run the carrier.
+%% @doc Returns the number of connections that were rejected or displaced, or `error' if this node does not run the carrier.
 -spec count() -> {ok, non_neg_integer()} | error.
 count() ->
     try {ok, ets:lookup_element(?MODULE, refused, 2)}

@@ -45,7 +45,7 @@ new(Fields, Seconds) ->
 add(Values, #history{seconds = Seconds} = History) ->
     summed(Values, History#history{seconds = add_values(Values, Seconds)}).
 
-%% @doc Adds as many equal seconds. No more are added than a history can keep.
+%% @doc Adds this many seconds with equal metrics, but no more than a history can keep.
 -spec add(Seconds :: non_neg_integer(), [non_neg_integer()], history()) -> history().
 add(Seconds, Values, History) ->
     lists:foldl(fun(_, Added) -> add(Values, Added) end, History, lists:seq(1, min(Seconds, 10 * ?TENS + ?CHUNK))).
@@ -160,8 +160,8 @@ binaries(Term) when is_tuple(Term) -> binaries(tuple_to_list(Term));
 binaries([Head | Tail]) -> binaries(Head) ++ binaries(Tail);
 binaries(_) -> [].
 
-%% 16 metrics, as a link has. Idle means one tick every 15 s, and busy means that all metrics change every second, as with 4 GB and a million
-%% messages.
+%% The test uses 16 metrics, as many as a link has. Idle means one tick every 15 s, and busy means that all metrics change every second, as with 4 GB
+%% and a million messages.
 it_is_small_test() ->
     Fields = [{list_to_atom("figure" ++ integer_to_list(N)), sum} || N <- lists:seq(1, 16)],
     Most = [1 bsl 32, 1 bsl 32, 1 bsl 20, 1 bsl 20 | lists:duplicate(12, 10000)],

@@ -16,10 +16,10 @@
 %% ERTS resumes the processes that it had suspended.
 %%
 %% The socket: closing the socket of a connection that carries the data closes the connection, just as if OTP's own port carried it. The stream of a
-%% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive probes, so data that arrives is
-%% dropped. When it closes, the ring may still contain the peer's last messages, which are delivered first, for at most a second. Only then does the
+%% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive probes, so data that arrives is dropped.
+%% When the stream closes, the ring may still contain the peer's last messages, which are delivered first, for at most a second. Only then does the
 %% connection process exit with the reason `connection_closed', which is what nodedown reports for a stock connection in every release. (dist_util
-%% would give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another
+%% would give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link a new
 %% connection.
 %%
 %% For each message this process makes a fully qualified call to its module, and it hibernates during long waits. It therefore does not keep running
@@ -209,7 +209,7 @@ resumed(gave_up, _Port, _Stream) -> exit(connection_closed);
 resumed(detached, {ring, _}, Stream) -> ok = close(Stream), none;
 resumed(_, _Link, Stream) -> Stream.
 
-%% Closing TLS may block on the peer.
+%% Closing a TLS connection may block until the peer reacts.
 close(Socket) when is_port(Socket) ->
     beamway_port:close(Socket);
 close({beamway_stream_tls, Tls}) ->

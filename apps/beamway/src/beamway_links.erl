@@ -3,7 +3,7 @@
 %% each new link.
 %%
 %% net_kernel's supervisor starts it before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its own users. It
-%% belongs to neither, and terminates when its last user does, see {@link beamway_sup}.
+%% belongs to neither, and terminates when its last user does ({@link beamway_sup}).
 %%
 %% Any process may read its table. A connection process writes its own row, and the server removes the row when that process exits. All state that
 %% must outlive the server is in the table, which survives a crash, so the restarted server finds it there. If the server crashes repeatedly, the
@@ -46,17 +46,18 @@
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
 %% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `pauses' counts the resumes by cause, with the
-%% total time without a connection. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
-%% proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
+%% total time without a connection. `peer_port' is where the peer listens, or 0 if that is not known. With the option `encrypt', `key' identifies
+%% the key of which both sides have proved possession. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;
-%% {without_driver, beamway_config:config()}: the options of a node that had no driver when it should have been loaded;
-%% from beamway_driver, if it was tried: {driver, ok | {error, Reason}}, {{library, Kind}, boolean()} and {codec, boolean(), far | always};
+%% {without_driver, beamway_config:config()}: the options of a node whose driver could not be loaded;
+%% from beamway_driver, once it has tried to load them: {driver, ok | {error, Reason}}, {{library, Kind}, boolean()} and
+%% {codec, boolean(), far | always};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: the rings that were usable then, in erlang:monotonic_time(millisecond);
 %% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id} for links that can outlive their connection;
 %% {resumes_refused, Count};
-%% ring memory of a connection process: {{reserved, Pid}, beamway_budget:reservation()}, and of all under a limit: {{used, Option}, Bytes};
+%% the ring memory of a connection process: {{reserved, Pid}, beamway_budget:reservation()}, and the sum under each limit: {{used, Option}, Bytes};
 %% {{told, Hash}, Reason, Ms}: when the reason was logged;
 %% {{certificate, Role}, Seconds}; those of beamway_classes; and from beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
@@ -92,8 +93,9 @@ prepare() ->
 hold() ->
     call(hold).
 
-%% @doc Has the driver reloaded ({@link beamway:reload_driver/0}). Peers reconnect immediately, because a connection that is being set up waits for
-%% its reservation, and so for the new driver. No timeout is needed, because the server terminates with the supervisor that loads the driver.
+%% @doc Makes the supervisor reload the driver ({@link beamway:reload_driver/0}). Peers reconnect immediately, because a connection that is being set
+%% up waits for its reservation, and so for the new driver. No timeout is needed, because the server terminates with the supervisor that loads the
+%% driver.
 -spec reload_driver() -> ok.
 reload_driver() ->
     gen_server:call(?MODULE, reload_driver, infinity).
@@ -137,7 +139,7 @@ compresses(#{compress := never}, _StreamKind) -> false;
 compresses(#{compress_encrypted := false}, tls) -> false;
 compresses(#{compress := When}, _StreamKind) -> beamway_driver:has_codec(When).
 
-%% The driver can only take over a socket that is a port. If kernel's `inet_backend' is `socket', the sockets of ssl are of another kind.
+%% The driver can only take over a socket that is a port. If kernel's `inet_backend' is `socket', the sockets of ssl are of a different kind.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
 
 %% The result is cached, because hundreds of handshakes a second take place while a mesh is being set up, and looking for devices takes time.
@@ -172,7 +174,7 @@ release() ->
 held() ->
     gen_server:call(?MODULE, held, ?CALL_MS).
 
-%% Takes at most half of the time allowed for setting up the connection, because the peer waits for this node's answer even if the server does not
+%% Waits for at most half of the time allowed for setting up the connection, because the peer needs this node's answer even if the server does not
 %% reply.
 call(Request) ->
     try
@@ -217,7 +219,7 @@ listens(StreamKind, Port) ->
     true = ets:insert(?TABLE, {{listens, StreamKind}, Port}),
     ok.
 
-%% @doc Stores what this node needs to continue the link of a connection process over another connection. The row is removed when the process exits.
+%% @doc Stores what this node needs to continue the link of a connection process over a new connection. The row is removed when the process exits.
 -spec begin_session(Id :: <<_:128>>, Connection :: pid(), session()) -> ok.
 begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, [{{session, Id}, Known}, {{session_of, Connection}, Id}]),
@@ -235,7 +237,7 @@ session(Id) ->
 -spec sessions() -> [session()].
 sessions() -> ets:select(?TABLE, [{{{session, '_'}, '$1'}, [], ['$1']}]).
 
-%% @doc Records that the link of that connection process has moved to another connection.
+%% @doc Records that the link of that connection process has moved to a new connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) ->
           {ok, link()} | error.
 resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
@@ -249,7 +251,7 @@ resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
         [] -> error
     end.
 
-%% @doc Updates the number of connections of that connection process's link.
+%% @doc Updates how many connections the link of that connection process has.
 -spec connections(Connection :: pid(), #{connections := non_neg_integer(), address => binary(), stream => beamway_stream:stream(), key => binary()}) -> ok.
 connections(Connection, Now) ->
     case ets:lookup(?TABLE, {link, Connection}) of
@@ -258,8 +260,8 @@ connections(Connection, Now) ->
     end,
     ok.
 
-%% @doc Returns whether a link with this many connections (0 if it has not spread) may have one more. Links that have spread use at most as much
-%% memory as all rings may, and at most a quarter of the descriptors.
+%% @doc Returns whether a link with this many connections (0 if it has not spread) may have one more. Together, the links that have spread use at most
+%% as much memory as all rings may use, and at most a quarter of the descriptors.
 -spec may_spread({Connections :: non_neg_integer(), RttUs :: non_neg_integer()}) -> boolean().
 may_spread({Connections, _RttUs}) ->
     Spread = [Count || #{connections := Count} <- all()],
@@ -268,7 +270,7 @@ may_spread({Connections, _RttUs}) ->
 
 max_fds() -> lists:max([Max || Set <- erlang:system_info(check_io), {max_fds, Max} <- Set]).
 
-%% @doc Returns the stream of the calling connection process, which changes when its link gets another connection.
+%% @doc Returns the stream of the calling connection process, which changes when its link gets a new connection.
 -spec stream() -> {ok, beamway_stream:stream()} | error.
 stream() ->
     try ets:lookup(?TABLE, {link, self()}) of
@@ -278,13 +280,13 @@ stream() ->
         error:badarg -> error % the carrier is no longer running
     end.
 
-%% @doc Counts an attempt to continue a link whose caller did not prove that it may do so.
+%% @doc Counts a rejected attempt to continue a link: the caller did not prove that it may do so.
 -spec resume_refused() -> ok.
 resume_refused() ->
     _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
     ok.
 
-%% @doc Returns the number of such attempts; raises an error if this node does not run the carrier.
+%% @doc Returns the number of attempts counted with {@link resume_refused/0}, or `error' if this node does not run the carrier.
 -spec resumes_refused() -> {ok, non_neg_integer()} | error.
 resumes_refused() ->
     try ets:lookup(?TABLE, resumes_refused) of
@@ -303,7 +305,7 @@ all() ->
         error:badarg -> []
     end.
 
-%% @doc Returns the port of our driver that carries a link, or `none' if that is OTP's own port or processes of ssl.
+%% @doc Returns the port of our driver that carries a link, or `none' if OTP's own port or processes of ssl carry it.
 -spec driven(link()) -> {ok, port()} | none.
 driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
 driven(_Link) -> none.
@@ -330,7 +332,7 @@ load_code() ->
     _ = code:ensure_modules_loaded([dist_util, inet_tcp_dist | Own]),
     ok.
 
-%% Invalid options must not keep a node out of its cluster, so it logs them and runs without the driver.
+%% Invalid options must not keep a node out of its cluster, so the node logs them and runs without the driver.
 valid_config() ->
     lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:without_effect()),
     case beamway_config:read() of

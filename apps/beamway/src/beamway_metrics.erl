@@ -8,7 +8,7 @@
 -type label() :: {Name :: atom(), atom() | non_neg_integer()}.
 -type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{Labels :: [label()], Value :: number()}]}.
 
-%% Name, Prometheus type, help. Names that end in `_us' are metrics in seconds for Prometheus, whose base unit of time is the second.
+%% Name, Prometheus type, help. For Prometheus, whose base unit of time is the second, metrics whose names end in `_us' are converted to seconds.
 fields() ->
     [{bytes_in, counter, "Bytes read from the link, frame headers included"},
      {bytes_out, counter, "Bytes written to the link, frame headers included"},

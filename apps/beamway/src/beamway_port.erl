@@ -13,7 +13,7 @@
 
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 18).
-%% An access to the file system, or the loading of a library, may take this long.
+%% Accessing the file system or loading a library may take this long.
 -define(LATER_MS, 5000).
 %% Deriving a key takes 0.3 s of CPU time, and longer if the CPUs are busy.
 -define(DERIVE_MS, 60000).
@@ -52,9 +52,9 @@
 -define(CODEC, 36).
 -define(COMPRESS, 37).
 
-%% The same value as in native/driver/establish.h.
+%% This is the same value as in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
-%% The same values as in native/driver/traffic.h and senders.h.
+%% These are the same values as in native/driver/traffic.h and senders.h.
 -define(TRAFFIC_SENDERS, 32).
 -define(SENDERS_TOLD, 12).
 
@@ -65,22 +65,22 @@
                    peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
                    peer_load_age_ms => non_neg_integer(),
                    uncompressed_out | compressed_out | compress_us | uncompressed_in | compressed_in | decompress_us => non_neg_integer()}.
-%% Bytes include frame headers, and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link. `stalls'
-%% counts how often the ring was full. `queue_bytes' is the number of bytes queued for the link.
-%% `busy' is 1 while the port has told the VM to wait. `held_senders' is the number of senders that are suspended because each has too much data
-%% queued. `losses' counts the connections that the link has lost. `kept_bytes' is the number of bytes that were sent but not acknowledged by the
-%% peer. `run_delay_us' is the longest time that the link's own process ({@link beamway_keeper}) waited to be scheduled when the port asked it to
-%% send, in the current second and the one before. The last six are the kernel's values for the TCP connection, and 0 over rings: round-trip time,
-%% congestion window, retransmitted segments, how often the same segment was retransmitted without an answer, milliseconds since the peer's kernel
-%% last acknowledged anything, and bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer last reported,
-%% `peer_load_age_ms' milliseconds ago: the CPU time of its VM as a percentage of what its schedulers could use, processes and ports that were ready
-%% to run, and its host's load average over one minute and available memory in bytes. They are missing until the peer has reported them.
-%% `uncompressed_out' and `compressed_out' are the sizes in bytes of all compressed packets, before and after compression, and `compress_us' is the
-%% CPU time spent on it; the other three are the same for received packets. They are missing until the first compressed packet.
+%% Bytes include frame headers, and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link. `stalls' counts
+%% how often the ring was full. `queue_bytes' is the number of bytes queued for the link. `busy' is 1 while the port has told the VM to wait.
+%% `held_senders' is the number of senders that are suspended because each has too much data queued. `losses' counts the connections that the link has
+%% lost. `kept_bytes' is the number of bytes that were sent but not acknowledged by the peer. `run_delay_us' is the longest time that the link's own
+%% process ({@link beamway_keeper}) waited to be scheduled when the port asked it to send, in the current second and the one before. The last six are
+%% the kernel's values for the TCP connection, or 0 for a ring: round-trip time, congestion window, retransmitted segments, how often the same segment
+%% was retransmitted without an answer, milliseconds since the peer's kernel last acknowledged anything, and bytes that it has not acknowledged. The
+%% keys that begin with `peer_' are what the peer last reported, `peer_load_age_ms' milliseconds ago: the CPU time of its VM as a percentage of what
+%% its schedulers could use, the number of processes and ports that were ready to run, and its host's load average over one minute and available
+%% memory in bytes. They are missing until the peer has reported them. `uncompressed_out' and `compressed_out' are the sizes in bytes of all
+%% compressed packets, before and after compression, and `compress_us' is the CPU time spent on it; the other three are the same for received packets.
+%% They are missing until the first compressed packet.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% The address to which the peer can connect, in the carrier's format, the secret that the peer must know, and the device ("" means any device).
-%% `text' explains why no peer has been accepted yet, if the reason can be known.
+%% `text' explains why no peer has been accepted yet, if the reason is known.
 
 -type status() :: working | {listening, listener()} | {linked, Device :: binary()} | {failed, Reason :: binary()}.
 
@@ -202,7 +202,7 @@ library(File) ->
     end.
 
 %% @doc Starts listening, with rings of at most that size. From now on the caller receives `{link, Port}' whenever the result of {@link step/1} may
-%% have changed, unless connections of this kind are set up without waiting.
+%% have changed, unless connections of this kind are set up immediately.
 -spec listen(port(), Where :: binary(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 listen(Port, Where, MaxRingBytes) ->
     done(command(Port, ?LISTEN, <<MaxRingBytes:64, Where/binary>>)).
@@ -252,13 +252,13 @@ hear(Port, Count) ->
         Heard -> Heard
     end.
 
-%% @doc Makes the link of a port that is not active send nothing more; the connection stays open through its other descriptors. The caller must close
-%% the port next.
+%% @doc Stops the link of a port that is not active from sending anything more; the connection stays open through its other descriptors. The caller
+%% must close the port next.
 -spec leave(port()) -> ok.
 leave(Port) ->
     ok = done(command(Port, ?LEAVE, <<>>)).
 
-%% @doc Derives a key from a password with scrypt at the cost set in native/link/tls/tls.h. Takes some 0.3 s in a separate thread.
+%% @doc Derives a key from a password with scrypt at the cost set in native/link/tls/tls.h. Takes about 0.3 s in a separate thread.
 -spec derive(Salt :: binary(), Password :: binary()) -> {ok, <<_:256>>} | {error, Reason :: binary()}.
 derive(Salt, Password) ->
     with_port(fun(Port) ->
@@ -268,8 +268,8 @@ derive(Salt, Password) ->
                       end
               end).
 
-%% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again, and
-%% `exited' that this is so because the peer's process no longer exists. Otherwise the result is the number of bytes read since the link was created.
+%% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again. `exited'
+%% means the same, but because the peer's process no longer exists. Otherwise the result is the number of bytes read since the link was created.
 -spec receive_some(port()) -> finished | exited | {read, Bytes :: non_neg_integer()}.
 receive_some(Port) ->
     case command(Port, ?RECEIVE, <<>>) of
@@ -287,7 +287,7 @@ look(Port) ->
         {ok, <<0>>} -> asleep
     end.
 
-%% @doc Makes each frame of a tcp link a packet with a four-byte length from now on, because the peer may be any Erlang node. `Read' contains the
+%% @doc From now on, treats each frame of a tcp link as a packet with a four-byte length, because the peer may be any Erlang node. `Read' contains the
 %% bytes that were already read from the connection. Must come before {@link activate/2}.
 -spec packets(port(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 packets(Port, Read) ->
@@ -298,15 +298,16 @@ packets(Port, Read) ->
 %% receives these messages:
 %% <dl>
 %% <dt>`{lost, Reason}'</dt><dd>the link no longer has a connection</dd>
-%% <dt>`silent', `flows'</dt><dd>nothing arrives from the peer's host although something should; and data arrives again</dd>
+%% <dt>`silent', `flows'</dt><dd>`silent' means that nothing arrives from the peer's host although something should, and `flows' that data arrives
+%% again</dd>
 %% </dl>
 -spec session(port(), Limit :: pos_integer(), ResumeMs :: pos_integer()) -> ok.
 session(Port, Limit, ResumeMs) ->
     ok = done(command(Port, ?SESSION, <<Limit:64, ResumeMs:32>>)).
 
 %% @doc Passes a sample of this node's load to the driver for all links. The sample consists of the CPU time, as a percentage of what the schedulers
-%% could use, and the length of the run queues. The driver adds the system's values. The next call must come in `NextMs' milliseconds, or this port
-%% be closed: if the call is missing for twice that long, the driver assumes that this node was stopped.
+%% could use, and the length of the run queues. The driver adds the system's values. The next call must come within `NextMs' milliseconds, unless this
+%% port is closed first: if the call does not come within twice that time, the driver assumes that this node was stopped.
 -spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer(), NextMs :: pos_integer()) -> ok.
 sample_load(Port, CpuPercent, RunQueue, NextMs) ->
     ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32, NextMs:32>>)).
@@ -332,8 +333,8 @@ load_codec(Port) ->
 compress(Port, When, Percent) ->
     ok = done(command(Port, ?COMPRESS, <<(case When of far -> 0; always -> 1 end), Percent>>)).
 
-%% @doc Gives up the connection, if there is one, in favour of the one with that number. Returns the number of bytes read from the peer since the
-%% link was created, which does not change until {@link attach/4}.
+%% @doc Gives up the current connection, if there is one, in favour of the connection with that number. Returns the number of bytes read from the peer
+%% since the link was created, which does not change until {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
 detach(Port, Number) ->
     case command(Port, ?DETACH, <<Number:64>>) of
@@ -362,7 +363,7 @@ attach(Port, Offer, Position, Read) ->
 spread(Port, Offer, Position, Read) ->
     done(command(Port, ?SPREAD, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc Adds a connection, if the link has several connections under that number.
+%% @doc Adds a connection if the link already has several under that number.
 -spec join(port(), Offer :: pos_integer(), Number :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 join(Port, Offer, Number, Read) ->
     done(command(Port, ?JOIN, <<Offer:64, Number:64, Read/binary>>)).
@@ -373,23 +374,23 @@ paths(Port) ->
     {ok, <<Connections:32, RttUs:64>>} = command(Port, ?JOIN, <<>>),
     {Connections, RttUs}.
 
-%% @doc Sends the gathered data, or wakes the peer for it. From now on the caller receives these messages:
+%% @doc Sends the gathered data, or wakes the peer so that it reads the data. From now on the caller receives these messages:
 %% <dl>
 %% <dt>`flush'</dt><dd>call this again</dd>
-%% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it,
-%% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the initial one: the limit doubles each time the sender turns out
-%% not to be suspended</dd>
+%% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it, and
+%% call {@link answer/3}. `Patience' (1 to 8) is the sender's current limit as a multiple of its initial limit: the limit doubles each time the sender
+%% turns out not to be suspended</dd>
 %% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and must wait</dd>
 %% <dt>`{release, Pid}'</dt><dd>this sender may continue</dd>
-%% <dt>`watch'</dt><dd>much data is queued: call {@link watch/1} some 50 ms later</dd>
+%% <dt>`watch'</dt><dd>a lot of data is queued: call {@link watch/1} about 50 ms later</dd>
 %% </dl>
 -spec flush(port()) -> ok.
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
 
 %% @doc Checks whether the peer has read anything since the last call. If two calls in a row (ten over a network) find that it has not, the port
-%% becomes busy and all held senders are released until the peer reads again. Returns false if nothing is queued, so that the next call comes after
-%% the next `watch'.
+%% becomes busy and all held senders are released until the peer reads again. Returns false if nothing is queued; the next call is then due after the
+%% next `watch'.
 -spec watch(port()) -> Again :: boolean().
 watch(Port) ->
     {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
@@ -461,15 +462,15 @@ with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
-%% @doc From now on, makes all connections of the link behave as over a bad network (native/driver/fault.h). A missing key turns that fault off. With
-%% `holds_in' or `holds_out' nothing passes in that direction.
+%% @doc From now on, makes all connections of the link behave as if the network were bad (native/driver/fault.h). A missing key turns that fault off.
+%% With `holds_in' or `holds_out' nothing passes in that direction.
 -spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
 fault(Port, Fault) ->
     [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],
     [HoldsIn, HoldsOut] = [case Fault of #{Key := true} -> 1; #{} -> 0 end || Key <- [holds_in, holds_out]],
     done(command(Port, ?FAULT, <<DelayMs:32, JitterMs:32, Rate:64, HoldsIn, HoldsOut>>)).
 
-%% @doc Makes the system drop all packets for a TCP socket, or accept them again, or resets its connection. Works on any port of the driver.
+%% @doc Makes the system drop all packets for a TCP socket or accept them again, or resets the socket's connection. Works on any port of the driver.
 -spec socket_fault(port(), Fd :: non_neg_integer(), drop | pass | reset) -> ok | {error, Reason :: binary()}.
 socket_fault(Port, Fd, What) ->
     done(command(Port, ?SOCKET_FAULT, <<Fd:32, (case What of pass -> 0; drop -> 1; reset -> 2 end)>>)).

@@ -3,7 +3,7 @@
 %% collectors [default,beamway_prometheus]' adds them to the node's own metrics. RabbitMQ 4 overwrites that list, so call
 %% `prometheus_registry:register_collector(beamway_prometheus)' on the running node instead.
 %%
-%% The library is not a dependency: only the library calls this module, so it is present then. Without it, use {@link beamway:metrics/0}, which
+%% The library is not a dependency, because only the library calls this module. On a node without the library, use {@link beamway:metrics/0}, which
 %% returns the same metrics as text.
 -module(beamway_prometheus).
 

@@ -71,8 +71,8 @@ port_info(Sysfs, Device, Number, Known) ->
       interfaces => Interfaces,
       addresses => [Address || {Interface, Address} <- Known, lists:member(Interface, Interfaces)]}.
 
-%% The kernel uses the first free entry of a table of up to 1,024, and removed entries leave gaps. Reading all of them for each connection took
-%% milliseconds, or seconds on an emulated CPU.
+%% The kernel uses the first free entry of a table that has up to 1,024 entries, and removed entries leave gaps. Reading the whole table for each
+%% connection took milliseconds, or seconds on an emulated CPU.
 gids(Folder) ->
     gids(Folder, 0, ?GAP).
 
@@ -126,7 +126,7 @@ addresses([_ | More]) ->
 addresses([]) ->
     [].
 
-%% Returns whether this address can be offered to a peer, and called by it.
+%% Returns whether this address can be offered to a peer as one that the peer can connect to.
 -spec is_address(inet:ip_address()) -> boolean().
 is_address({127, _, _, _}) -> false;
 is_address({0, 0, 0, 0}) -> false;

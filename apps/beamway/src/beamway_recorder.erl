@@ -2,14 +2,14 @@
 %% @doc The flight recorder: what each link did in the last few minutes, and why it ended ({@link beamway:why/1}).
 %%
 %% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. While this node and all its links
-%% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. Seconds that it missed,
-%% or that it rested, get steps as well, so the age of a step is its place in the history. In between the server is notified of events on links
-%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd and tries its port, {@link beamway_verdict} finds the cause, and one
-%% line is logged. The records of ended links are kept for an hour.
+%% are idle, it does so only every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. The seconds that
+%% it missed, or in which it rested, also get steps, so the position of a step in the history gives its age. Between samples, the server is notified
+%% of events on links ({@link note/2}). When a link ends, a separate process queries the peer's epmd and tries its port, {@link beamway_verdict} finds
+%% the cause, and one line is logged. The records of ended links are kept for an hour.
 %%
 %% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
-%% that is not running. For the same reason it is this server that tells the driver that the node is running: it opens a port of its own, over which it
-%% also passes on each sample of the node's load ({@link beamway_port:sample_load/4}).
+%% that is not running. For the same reason, this server tells the driver that the node is running. It does so through a port of its own, which also
+%% receives each sample of the node's load ({@link beamway_port:sample_load/4}).
 -module(beamway_recorder).
 -behaviour(gen_server).
 
@@ -49,7 +49,7 @@
 %% The log names the processes that fill a link at most once in this time, and at most this many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
-%% The recorder remembers what each process has sent for this long.
+%% For this long, the recorder remembers how much each process has sent.
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
@@ -58,9 +58,9 @@
 %% {@link beamway_resume} explains `gave_up'. `exited' means that the peer's process no longer exists on this host.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
-                    %% newest first, with how many milliseconds ago it happened
+                    %% newest first, each with how many milliseconds ago it happened
                     events := [{AgoMs :: non_neg_integer(), event()}],
-                    %% the latest counters of the link, and the time between its last read and now (or the end)
+                    %% the latest counters of the link, and how long before now (or before the end) it last read anything
                     latest := #{atom() => term()}, silent_ms := non_neg_integer(),
                     seconds := [{pos_integer(), beamway_history:step()}], tens := [{pos_integer(), beamway_history:step()}],
                     %% of this node
@@ -125,8 +125,8 @@ up(Link) ->
 -spec note(Connection :: pid(), event()) -> ok.
 note(Connection, Event) -> gen_server:cast(?MODULE, {note, now_ms(), Connection, Event}).
 
-%% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first. If one has just ended,
-%% this waits for its verdict, two seconds at most.
+%% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first. If a link has just
+%% ended, the call waits up to two seconds for its verdict.
 -spec records(node()) -> [record()].
 records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
@@ -156,14 +156,14 @@ init([]) ->
     process_flag(trap_exit, true),
     %% Each step replaces all data about links, so the old generation would consist mostly of garbage: several KB per link.
     _ = process_flag(fullsweep_after, 4),
-    Seconds = maps:get(record_s, beamway_links:config(), 600), % the default is for a version that was loaded while the node ran
+    Seconds = maps:get(record_s, beamway_links:config(), 600), % the option is missing if this version was loaded while the node was running
     Now = now_ms(),
     ok = watch_disconnects(),
     State = #state{seconds = Seconds, until = Now, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(Now), clock_ms = clock_ms()},
     {ok, next(Now + ?STEP_MS, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
-%% The caller of a function that closes connections is known only during the call. Such a trace costs nothing in other functions, and other tracers
-%% are not affected.
+%% Only a trace shows which process called a function that closes connections. A trace with `meta' costs nothing in other functions, and does not
+%% affect other tracers.
 watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
@@ -171,7 +171,7 @@ watch_disconnects() ->
 next(Due, State) ->
     State#state{due = Due, timer = erlang:start_timer(Due, self(), step, [{abs, true}])}.
 
-%% Ends a rest at the next full second that is at least half a second away, because a link has come up.
+%% Called when a link has come up: ends the rest at the next full second that is at least half a second away.
 hurried(Now, #state{until = Until, due = Due, timer = Timer} = State) ->
     case Until + seconds_until(Now + ?STEP_MS, Until) * ?STEP_MS of
         Sooner when Sooner < Due ->
@@ -180,7 +180,7 @@ hurried(Now, #state{until = Until, due = Due, timer = Timer} = State) ->
         _ -> State
     end.
 
-%% Rounded, so that the next step is never less than half a second away.
+%% The result is rounded, so that the next step is never less than half a second away.
 seconds_until(Now, Until) -> max(1, (Now - Until + ?STEP_MS div 2) div ?STEP_MS).
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
@@ -194,7 +194,8 @@ begin_link(_About, State) ->
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({records, Wanted}, From, #state{links = Links} = Before) ->
-    %% A process that has just received `nodedown' may be faster than the monitor of the connection process, and than epmd.
+    %% A process that has just received `nodedown' may ask before this server's monitor has reported that the connection process has exited, and
+    %% before epmd has noticed.
     Ending = [Pid || {Pid, #link{about = #{node := Node}}} <- maps:to_list(Links), Wanted(Node), not is_process_alive(Pid)],
     #state{lookers = Lookers, asking = Asking} = State = lists:foldl(fun awaited/2, Before, Ending),
     case [Looker || {Looker, {_, #{node := Node}}} <- maps:to_list(Lookers), Wanted(Node)] of
@@ -253,7 +254,7 @@ handle_info({stop, Looker}, State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% The clock of this node's host has been set. This does not close any link, because links use another clock.
+%% The clock of this node's host has been set. This does not close any link, because links use a different clock.
 clock_set(Now, #state{clock_ms = Before, links = Links} = State) ->
     Ms = clock_ms(),
     Told = case abs(Ms - Before) >= ?CLOCK_MS of
@@ -264,12 +265,12 @@ clock_set(Now, #state{clock_ms = Before, links = Links} = State) ->
 
 clock_ms() -> os:system_time(millisecond) - now_ms().
 
-%% Rounded, so that consecutive steps of an idle node are equal.
+%% The values are rounded, so that consecutive steps of an idle node are equal.
 own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
 
-%% Returns how much of its CPUs this node has used since then.
+%% Returns the CPU time that this node has used since that reading, as a percentage of what its schedulers could use.
 cpu_percent(Now, {Ms, RuntimeMs}) ->
     {_, RuntimeNowMs} = runtime(Now),
     min(100, 100 * (RuntimeNowMs - RuntimeMs) div (max(1, Now - Ms) * erlang:system_info(schedulers_online))).
@@ -278,7 +279,7 @@ runtime(Now) -> {Now, element(1, erlang:statistics(runtime))}.
 
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% The driver sends the sample on all links, and takes it as the sign that this node is running. It expects the next one at the next step, so the port
+%% The driver sends the sample on all links, and takes it as a sign that this node is running. It expects the next one at the next step, so the port
 %% is closed when there are no more links.
 sampled(Cpu, RunQueue, #state{port = Port, due = Due, links = Links} = State) ->
     case {lists:any(fun is_driven/1, maps:values(Links)), Port} of
@@ -301,8 +302,8 @@ sampled(Cpu, RunQueue, #state{port = Port, due = Due, links = Links} = State) ->
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, nothing has been sampled recently. If a rest was cut short,
-%% the driver must know, so that it notices a stop of this node from now on.
+%% A new peer should not have to wait for the next tick to learn this node's load. If this is the only link, nothing has been sampled recently. If a
+%% rest was cut short, the driver must know, so that it notices a stop of this node from now on.
 tell_peer(About, #state{port = Port, due = Due, runtime = Runtime} = State, #state{due = DueBefore}) ->
     Sampled = case Port =:= none orelse Due < DueBefore of
                   true -> sampled(cpu_percent(now_ms(), Runtime), run_queue(), State);
@@ -320,8 +321,8 @@ on_port(About, Otherwise, Do) ->
         none -> Otherwise
     end.
 
-%% Returns the number of seconds until the next step. A stop of this node is recorded without the part that lies within a rest, and must still be longer
-%% than a tick interval if it lasted for net_ticktime.
+%% Returns the number of seconds until the next step. If a stop of this node began during a rest, the record omits the part of the stop that lies
+%% within the rest. What remains of a stop that lasted for net_ticktime must still be longer than a tick interval.
 steps(Cpu, Links) ->
     case Cpu < ?IDLE_PERCENT andalso tick_ms() > 2 * ?REST_STEPS * ?STEP_MS andalso lists:all(fun may_rest/1, maps:values(Links)) of
         true -> ?REST_STEPS;
@@ -330,11 +331,12 @@ steps(Cpu, Links) ->
 
 tick_ms() -> 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4.
 
-%% The driver notices only stops of this node that last twice as long as a rest, and must notice those after which a peer may have given up a link.
+%% The driver notices a stop of this node only if it lasts twice as long as a rest, but it must notice every stop after which a peer may have given up
+%% a link.
 may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
 may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
 
-%% An idle link, and each of many, is only sampled every five seconds.
+%% A link is sampled only every five seconds if it is idle or one of many.
 stepped(_Now, Seconds, Many, #link{idle = Idle, missed = Missed} = Link) when Many orelse Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
     Link#link{missed = Missed + Seconds};
 stepped(Now, Seconds, _Many, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
@@ -366,8 +368,8 @@ kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
-%% Adds the traffic since the last sample of the link. If that was a few seconds ago, the traffic is divided among them. If it was longer ago, this node
-%% was stopped, and all of it is counted in the last second.
+%% Adds the traffic since the last sample of the link. If that sample was taken a few seconds ago, the traffic is divided among these seconds. If it
+%% was taken longer ago, this node was stopped, and all traffic is counted in the last second.
 recorded(Seconds, Before, Figures, History) when Seconds =:= 1; Seconds > ?REST_STEPS; map_size(Before) =:= 0 ->
     beamway_history:add(grown(Before, Figures), skipped(Seconds - 1, Before, History));
 recorded(Seconds, Before, Figures, History) ->
@@ -379,7 +381,7 @@ recorded(Seconds, Before, Figures, History) ->
 skipped(_Seconds, Before, History) when map_size(Before) =:= 0 -> History;
 skipped(Seconds, Before, History) -> beamway_history:add(Seconds, grown(Before, Before), History).
 
-%% Logs the senders when their messages are queued.
+%% Logs which processes fill the link if the port is busy or has suspended senders.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
   when Busy + Held > 0, Now - Last >= ?FULL_MS ->
     {ok, Port} = beamway_links:driven(About), % other links do not have these counters
@@ -442,7 +444,7 @@ ended(Pid, Reason, #state{links = Links, lookers = Lookers} = Before) ->
 look(Node, Family, Port) ->
     exit({looked, look(Node, Family, Port, now_ms() + ?ASK_MS)}).
 
-%% The process of a peer that seems to be alive may be exiting, so it gets another look.
+%% The process of a peer that seems to be alive may be exiting, so the check is repeated.
 look(Node, Family, Port, Until) ->
     Seen = seen(epmd_said(Node, Family), Node, Family, Port),
     case is_alive(Seen) andalso now_ms() < Until of
@@ -454,7 +456,7 @@ is_alive(#{epmd := listed}) -> true;
 is_alive(#{peer_port := open}) -> true;
 is_alive(#{}) -> false.
 
-%% epmd may hang, and there must be time left for the port.
+%% epmd may hang, and there must be time left to try the peer's port.
 epmd_said(Node, Family) ->
     {Asker, Monitor} = spawn_monitor(?MODULE, ask_epmd, [Node, Family]),
     receive
@@ -469,7 +471,7 @@ epmd_said(Node, Family) ->
 -spec ask_epmd(node(), beamway_stream:family()) -> no_return().
 ask_epmd(Node, Family) -> exit({said, beamway_epmd:of_node(Node, Family, undefined)}).
 
-%% If epmd has just been restarted, it does not know the peer. It may also have ended, or hang, while the peer lives.
+%% If epmd has just been restarted, it does not know the peer. epmd may also have exited, or may hang, while the peer is alive.
 seen({listed, {_, Now}}, _Node, _Family, Port) when Now =/= Port, Port =/= 0 -> #{epmd => listed_elsewhere};
 seen({listed, _}, _Node, _Family, _Port) -> #{epmd => listed};
 seen(Said, Node, Family, Port) ->
@@ -480,7 +482,7 @@ answered(Looker, #state{asking = Asking} = State) ->
     _ = [gen_server:reply(From, wanted(Wanted, State)) || {From, Wanted, []} <- Ready],
     State#state{asking = Waiting}.
 
-%% Tools connect and disconnect all the time, and would leave no room for the records of peers.
+%% Tools connect and disconnect all the time, so their records would leave no room for those of peers.
 judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
     Verdict = beamway_verdict:verdict(Record),
     ok = log(Record, Verdict),
@@ -515,7 +517,7 @@ record(#link{about = About, history = History, latest = Latest, latest_ms = Late
 aged_figures(#{ack_ms := AckMs} = Latest, AgoMs) -> Latest#{ack_ms := AckMs + AgoMs};
 aged_figures(Latest, _AgoMs) -> Latest.
 
-%% After this node has been stopped, it may learn of the end of a link before the timer fires.
+%% When this node runs again after a stop, it may learn that a link has ended before the timer fires.
 own_until(LateMs, Seconds, Own) when LateMs >= ?STEP_MS -> beamway_history:add(own_step(LateMs, 0, 0), beamway_history:add(Seconds - 1, own_step(0, 0, 0), Own));
 own_until(_LateMs, Seconds, Own) -> beamway_history:add(Seconds, own_step(0, 0, 0), Own).
 
@@ -527,7 +529,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 -ifdef(TEST).
 state(More) -> More#state{seconds = 600, own = beamway_history:new(own_fields(), 600), runtime = runtime(now_ms()), clock_ms = clock_ms()}.
 
-%% A rest of five seconds ends early, at a full second of it and after at least half a second.
+%% A rest of five seconds can end early, but only at a full second, and after at least half a second.
 a_rest_ends_early_test_() ->
     Now = now_ms(),
     Ends = fun(LeftMs) ->
@@ -548,7 +550,7 @@ what_happened_is_divided_among_seconds_test() ->
     ?assertEqual([{1, 43, 2}], Seconds(1)),
     ?assertEqual([{1, 43, 2}, {16, 0, 1}], Seconds(17)).
 
-%% This node did not run for 3 s, and 40 s later, within a rest, not for 17 s. That was 8 s ago.
+%% This node was stopped for 3 s and, 40 s later, during a rest, for 17 s. The second stop ended 8 s ago.
 stops_keep_their_time_test() ->
     Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 600),
                  latest_ms = 0, full_ms = 0, read_ms = now_ms(), events = []},

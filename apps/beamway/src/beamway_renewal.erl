@@ -2,8 +2,8 @@
 %% @doc Makes links over TLS use new certificates.
 %%
 %% With the option `renew_connections' a server watches the files that the TLS options name. When they have changed, each link moves to a new
-%% connection, for which both nodes show and check their current certificates ({@link beamway_resume}). The old connection stays in use until the new
-%% one has been proved, so an invalid certificate does not end a link.
+%% connection, for which both nodes show and check their current certificates ({@link beamway_resume}). The old connection stays in use until both
+%% nodes have been authenticated over the new one, so an invalid certificate does not end a link.
 -module(beamway_renewal).
 -behaviour(gen_server).
 
@@ -13,8 +13,8 @@
 -export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(LOOK_MS, 5000).
-%% Each link begins after a random part of this time for each link of the node, because a handshake with certificates takes a few milliseconds of
-%% processor time on both nodes.
+%% Each link begins to move after a random delay of up to this time multiplied by the number of links, because a handshake with certificates takes a
+%% few milliseconds of processor time on both nodes.
 -define(EACH_MS, 20).
 
 -type contents() :: {ok, binary()} | {error, binary()}.
@@ -24,7 +24,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Clears ssl's cache of the files, updates the expiry times and, with the option, moves the links over TLS to new connections.
+%% @doc Clears ssl's cache of the files, updates the expiry times and, if the option is set, moves the links over TLS to new connections.
 -spec reload() -> ok.
 reload() ->
     _ = lists:keymember(ssl, 1, application:which_applications()) andalso ssl:clear_pem_cache(),
@@ -69,7 +69,7 @@ handle_info(look, State) ->
 handle_info(_Message, State) ->
     {noreply, State}.
 
-%% The key is usually written after the certificate, so this waits until nothing has changed between two looks.
+%% The key is usually written after the certificate, so this waits until nothing has changed between two checks.
 looked(Used, {Used, _Seen}) ->
     {Used, Used};
 looked({ok, _} = Contents, {_Used, Contents}) ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Moves a link to another connection when it has lost its own, or when nothing arrives over it.
+%% @doc Moves a link to a new connection when it has lost its current one, or when nothing arrives over that one.
 %%
 %% Three kinds of processes take part:
 %% <dl>
-%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this process detaches a connection from the link or attaches another one ({@link handle/2}),
-%% so these steps are serialized. It lives as long as the link.</dd>
+%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this process detaches a connection from the link or attaches a new one ({@link handle/2}), so
+%% these steps are serialized. It lives as long as the link.</dd>
 %% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when
 %% the peer counts as dead.</dd>
 %% <dt>An attempt</dt><dd>It owns one connection to the peer. Attempts may overlap until the peer has answered ({@link beamway_session}), so a lost
@@ -46,7 +46,7 @@
 -define(ANSWER_MS, 1500).
 -define(CALL_MS, 5000).
 -define(LOOK_MS, 500).
-%% epmd may notice the end of a node a moment later than its peers, so the first pauses between two questions are shorter: 5, 10 and 20 ms.
+%% epmd may notice a moment later than the peers that a node has exited, so the first pauses between two questions are shorter: 5, 10 and 20 ms.
 -define(FIRST_LOOK_PAUSE_MS, 5).
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
@@ -382,15 +382,15 @@ ask(Kind, Keeper, #{address := Address} = Info) ->
         {error, Reason} -> {failed, Reason}
     end.
 
-%% ---- a connection with new certificates
+%% ---- a connection with new certificates ----
 
-%% The process that is killed here only waits, because each attempt is a process of its own.
+%% The process that is killed here only waits, because each attempt runs in a separate process.
 renew(AfterMs, #{info := #{renews := true} = Info} = Session) ->
     _ = [exit(Renewer, kill) || #{renewer := Renewer} <- [Session]],
     save(Session#{renewer => spawn(?MODULE, renewing, [self(), Info, ?RENEW_PAUSE_MS, AfterMs])});
 renew(_AfterMs, _Session) -> ok.
 
-%% @private Tries until an attempt succeeds or the link ends. Until then the link keeps the connection that it has.
+%% @private Tries until an attempt succeeds or the link ends. Until then the link keeps its current connection.
 -spec renewing(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 renewing(Keeper, #{node := Node} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
@@ -544,7 +544,7 @@ looked({looked, Other}, Dialer) ->
 looked(_Failed, Dialer) ->
     Dialer#{epmd := unknown, missing_since := none}.
 
-%% If epmd refused connections before, or did not list any node, then the nodes that it lists have just registered with it again.
+%% If epmd refused connections before, or did not list any node, then the nodes that it lists now have just registered again.
 is_new(#{epmd := refuses}) -> true;
 is_new(#{epmd := not_listed, others := Others}) -> not Others;
 is_new(_Dialer) -> false.
@@ -602,7 +602,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 
-%% While the peer may have ended, the dialer wakes up for the next question to epmd, however late the next attempt is.
+%% If the peer may have exited, the dialer wakes up for its next question to epmd, no matter how late the next attempt is.
 the_dialer_wakes_up_for_epmd_test_() ->
     Now = now_ms(),
     Dialer = #{state => {down, Now}, info => #{resume_ms => 100000, refused_ms => 100000}, hurry_since => none, next => Now + 50000, look_at => Now + 5000,
@@ -611,7 +611,7 @@ the_dialer_wakes_up_for_epmd_test_() ->
      || {Least, Changes} <- [{50000, #{}}, {5000, #{refuses => true}}, {5000, #{cause => connection_finished}}, {5000, #{address => undefined}},
                              {50000, #{refuses => true, looking => self()}}, {2000, #{hurry_since => Now - 98000}}]].
 
-%% The nodes that an epmd lists show that it knows the peer's host, unless it has just been restarted.
+%% If epmd lists other nodes, its answer that the peer is missing can be trusted, unless epmd has just been restarted.
 a_new_epmd_proves_nothing_test_() ->
     Ip = {127, 0, 0, 1},
     Dialer = #{epmd => unknown, others => false, certain => false, missing_since => none, info => #{from => called}},

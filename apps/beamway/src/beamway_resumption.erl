@@ -75,7 +75,7 @@ agreed(GoOn, Keeper, Info, Stream, Talk, Number) ->
     end.
 
 %% If ssl has authenticated both sides, the driver takes the connection over before either of them gives up the old one. The key depends on that of the
-%% link, so nobody else with a valid certificate can be between the two. No connection has the number 0.
+%% link, so a third party with a valid certificate cannot sit between the two. No connection has the number 0.
 in_driver(Role, #{ring_bytes := RingBytes}, {beamway_stream_tls, Tls}, Talk) ->
     case beamway_tls_takeover:take_over(Role, Tls, beamway_session:tls_key(Talk#{number => 0}), RingBytes, now_ms() + ?MOVE_MS) of
         {ok, Socket, Port, Cipher} -> {ok, beamway_stream_psk:of_link(Socket, Port, Cipher)};
@@ -84,7 +84,7 @@ in_driver(Role, #{ring_bytes := RingBytes}, {beamway_stream_tls, Tls}, Talk) ->
 in_driver(_Role, _Link, Stream, _Talk) ->
     {ok, Stream}.
 
-%% Why the link gives up its connection.
+%% Returns the reason why the link gives up its connection.
 gives_up(#{encrypted := false}, {beamway_stream_psk, _}, _Kind) -> certificates;
 gives_up(_Link, _Stream, Kind) -> Kind.
 
@@ -131,8 +131,7 @@ received(Stream) ->
     end.
 
 %% The socket's port may have read bytes beyond the last packet. When another connection succeeds, the keeper stops the dialer, and with it this
-%% process. That must not happen after this process has handed the socket over and before it has reported that, because then no process would close
-%% the socket.
+%% process. That must not happen between the handover of the socket and the report of the handover, because then no process would close the socket.
 go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).

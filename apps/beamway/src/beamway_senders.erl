@@ -54,7 +54,7 @@ label(Label) ->
            end,
     unicode:characters_to_binary([case C < 32 orelse C >= 127 andalso C < 160 of true -> $?; false -> C end || C <- string:slice(lists:flatten(Text), 0, ?LABEL_CHARACTERS)]).
 
-%% A process may store any term there.
+%% A process may store any term under this key of its dictionary.
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
 initial_call(_, Call) -> Call.
 

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The packets with which two nodes move a link to another connection, and the rule for when a peer counts as dead.
+%% @doc The packets with which two nodes move a link to a new connection, and the rule for when a peer counts as dead.
 %%
-%% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' states
-%% how many bytes the calling side has read, and `accept' how many the other side has read. Both sides have a key for each link, and each packet
-%% except the first proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything exchanged so far. This includes random numbers from both
-%% sides, so replaying an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller
-%% that has proved the cookie in `resume', because an answer that anybody could get would allow an offline search for the cookie.
+%% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' states how
+%% many bytes the calling side has read, and `accept' how many the other side has read. Both sides have a key for each link, and each packet except
+%% the first proves possession of that key with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything exchanged so far. This includes random numbers
+%% from both sides, so replaying an old packet is useless. `refuse' is the answer if the link is unknown. It proves possession of the cookie, and is
+%% only sent to a caller that has proved the same in `resume', because an answer that anybody could get would allow an offline search for the cookie.
 %%
 %% The number of a connection is higher than those of all earlier ones: the node that originally called uses even numbers, and the other node odd
 %% numbers. docs/dev/session.md describes the whole protocol.
@@ -119,7 +119,7 @@ kind($J) -> join.
 -spec resume_holds(Cookie :: atom(), packet()) -> boolean().
 resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Kind, Cookie, Id, Caller, Node)).
 
-%% @doc Returns whether the packet proves the key.
+%% @doc Returns whether the packet proves that its sender has the key.
 -spec challenge_holds(talk(), packet()) -> boolean().
 challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> same(Mac, challenge_mac(Talk, Callee, Number));
 challenge_holds(_Talk, _Other) -> false.
@@ -129,7 +129,7 @@ challenge_holds(_Talk, _Other) -> false.
 proof_holds(Talk, {proof, Number, Position, Mac}) -> same(Mac, proof_mac(Talk, Number, Position));
 proof_holds(_Talk, _Other) -> false.
 
-%% @doc Returns whether the packet accepts what this node has proved.
+%% @doc Returns whether the packet accepts this node's proof.
 -spec accept_holds(talk(), packet()) -> boolean().
 accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
 accept_holds(_Talk, _Other) -> false.
@@ -185,7 +185,9 @@ differences(<<>>, <<>>, Differences) -> Differences.
 -type verdict() :: dead | hurry | wait.
 %% `hurry' means to wait no longer than the option `resume_refused_ms'.
 
-%% @doc A firewall also refuses connections, so a refusal alone proves nothing. epmd drops a node when its process exits, but an epmd that has just
+%% @doc Decides whether a peer that cannot be reached counts as dead.
+%%
+%% A firewall may also refuse connections, so a refusal alone proves nothing. epmd drops a node when its process exits, but an epmd that has just
 %% been restarted does not know any nodes. Its answer is trusted immediately if it lists other nodes, or if the peer's host closed the connection
 %% normally without a last message, as happens when a process is killed. None of this counts if the peer may never have been at that address: the
 %% called node resolves the host in the caller's name, and behind a router, or among containers, a different host may answer.
@@ -235,8 +237,8 @@ each_kind_has_proofs_of_its_own_test() ->
          ?assertEqual(Same, accept_holds(Theirs#{position := 5}, sent(accept(Ours, 5, 7))))
      end || Kind <- [resume, spread, join], Other <- [resume, spread, join]].
 
-%% Each field counts: flipping a single bit of a packet, or of what was exchanged before, invalidates it. So both random numbers, both positions and the
-%% number of the connection are proved.
+%% Each field counts: flipping a single bit of a packet, or of what was exchanged before, invalidates it. So the MACs protect both random numbers,
+%% both positions and the number of the connection.
 each_bit_counts_test() ->
     #{callee := Callee, position := Position} = Talk = talk(),
     [begin

@@ -65,7 +65,7 @@ address(_Path, "") ->
 address(Path, Dir) ->
     {ok, filename:join(bytes(Dir), filename:basename(Path))}.
 
-%% @doc Returns the directory in the driver's format, which is its raw file name. The locale may not interpret that as UTF-8.
+%% @doc Returns the directory in the driver's format, which is its raw file name. Depending on the locale, that name may not be UTF-8.
 -spec bytes(Dir :: string()) -> binary().
 bytes(Dir) ->
     <<Bytes/binary>> = unicode:characters_to_binary(Dir, unicode, file:native_name_encoding()),

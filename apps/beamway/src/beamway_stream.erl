@@ -115,7 +115,7 @@ tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 -spec stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
 stats(Stream, Controller) -> (module(Stream)):stats(Stream, Controller).
 
-%% ---- the stream of another link ----
+%% ---- the stream while another link carries the data ----
 
 %% @doc Called if another link carries the data. The stream then stays open only to report when the peer exits.
 -spec keep(stream()) -> ok | {error, Reason :: term()}.
@@ -169,7 +169,8 @@ fd_of([]) -> error.
 
 -ifdef(TEST).
 
-%% Tests the messages that a real socket sends to its owner: a peer sends although nothing is expected, until no more messages are requested.
+%% Tests the messages that a real socket sends to its owner: first the peer sends data, which nobody expects, until the socket becomes passive, and
+%% then it closes the connection.
 events_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
     {ok, Port} = inet:port(Listen),

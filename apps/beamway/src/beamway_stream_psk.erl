@@ -19,7 +19,8 @@
 -define(PACKET_BYTES, 65535).
 %% When the time allowed for the whole connection setup has passed, dist_util kills the process without reporting why.
 -define(LAST_MS, 500).
-%% With `prefer', TLS gets this long, because an unencrypted peer takes the TLS handshake for the beginning of a long packet and waits for the rest.
+%% With `prefer', TLS gets this long, because an unencrypted peer mistakes the TLS handshake for the beginning of a long packet and waits for the
+%% rest.
 -define(PREFERS_MS, 1000).
 %% An unauthenticated client has this long for its first packet, and then for the rest of the handshake.
 -define(HELLO_MS, 2000).
@@ -30,13 +31,13 @@
 -define(CLEAR_LAST, 19).
 
 -type stream() :: {?MODULE, #{socket := port(), port := port(), cipher := binary(), key => binary()}}.
-%% `key' names the key of the cluster; it is missing if the two nodes have another one.
+%% `key' names the key of the cluster; it is missing if the connection uses a key that only the two nodes have.
 -type result() :: {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 %% `clear' is returned if `prefer' allows it.
 
 %% ---- creating a stream ----
 
-%% @doc Calls a peer as required by the option.
+%% @doc Calls a peer as the option `encrypt' requires.
 -spec connect(true | prefer, node(), beamway_stream:family(), inet:ip_address(), inet:port_number()) -> result().
 connect(Mode, Node, Family, Ip, TcpPort) ->
     TimeoutMs = net_kernel:connecttime(),
@@ -75,7 +76,7 @@ reserved() ->
         {error, _} -> ?RING_BYTES
     end.
 
-%% @doc Turns an accepted socket into a stream, as required by the option.
+%% @doc Turns an accepted socket into a stream, as the option `encrypt' requires.
 -spec accept(port()) -> result().
 accept(Socket) ->
     Entry = beamway_half_open:enter(Socket),
@@ -144,7 +145,7 @@ of_link(Socket, Port, Cipher) -> {?MODULE, #{socket => Socket, port => Port, cip
 -spec socket(stream()) -> port().
 socket({?MODULE, #{socket := Socket}}) -> Socket.
 
-%% @doc Returns text that names the key that both sides have proved.
+%% @doc Returns text that identifies the key of which both sides have proved possession.
 -spec key(stream()) -> binary().
 key({?MODULE, #{key := Key}}) -> Key.
 
@@ -214,7 +215,7 @@ setopts(Stream, Options) -> inet:setopts(socket(Stream), Options).
 -spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, inet:posix()}.
 getopts(Stream, Options) -> inet:getopts(socket(Stream), Options).
 
-%% ---- afterwards ----
+%% ---- after the handshake ----
 
 %% @private Both sides have a link of the driver, so both know without exchanging a message that it can outlive its connection.
 -spec carry(stream(), connecting | accepting, beamway_stream:wish()) -> {ok, port()} | {resumes, port()} | {error, binary()}.

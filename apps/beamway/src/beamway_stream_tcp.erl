@@ -23,7 +23,7 @@
 -define(RING_BYTES, 262144).
 -define(SENT_MS, 5000).
 
-%% Linux's numbers, as for everything related to shared memory.
+%% These are Linux's numbers, because Beamway runs only on Linux.
 -define(IPPROTO_TCP, 6).
 -define(TCP_KEEPIDLE, 4).
 -define(TCP_KEEPINTVL, 5).
@@ -74,9 +74,9 @@ connect(Family, Ip, TcpPort, _Host) ->
 connect_options() ->
     application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
 
-%% @doc Returns the options for the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends
-%% keepalive probes as often as ticks would be sent, because otherwise a firewall drops the connection from its table and its end goes unnoticed.
-%% The system determines after how many unanswered probes the socket closes (9).
+%% @doc Returns the options for the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive
+%% probes as often as ticks would be sent, because otherwise a firewall drops the connection from its table and its end goes unnoticed. How many
+%% unanswered probes close the socket is a setting of the system (9 by default).
 -spec keepalive_options() -> [inet:socket_setopt()].
 keepalive_options() ->
     Seconds = <<(keepalive_s(beamway_config:of_kernel(net_ticktime, 60), beamway_config:of_kernel(net_tickintensity, 4))):32/native>>,
@@ -198,8 +198,8 @@ let_go(Socket) ->
         {ok, {error, Reason}} -> {error, Reason}
     end.
 
-%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still hold the last message of the handshake, which
-%% must not arrive after what the driver sends.
+%% @doc Waits until the socket's port has nothing to send. With the option `delay_send', the last message of the handshake may still be queued in the
+%% port, and it must not arrive after what the driver sends.
 -spec sent(port(), Ms :: non_neg_integer()) -> ok | {error, inet:posix()}.
 sent(Socket, Ms) ->
     case inet:getstat(Socket, [send_pend]) of
@@ -257,8 +257,8 @@ carry_itself(Socket, Role) ->
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 
-%% Allows many messages per write, and few reads for large messages. Gathered data is queued in the port, which OTP marks as busy at 8 KB. Further
-%% data stays in a queue of ERTS, which halt() drops. The user's settings for kernel have priority.
+%% Lets one write send many messages, and a large message arrive in few reads. Gathered data is queued in the port, which OTP marks as busy at 8 KB.
+%% Further data stays in a queue of ERTS, which halt() drops. The user's settings for kernel have priority.
 tuned(Role) ->
     User = application:get_env(kernel, user_options(Role), []),
     [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {high_watermark, ?QUEUED_BYTES}, {buffer, 262144}],

@@ -113,7 +113,7 @@ secured(Peer, Role, Secure) ->
 
 stream(_Peer, _Role, {ok, Socket}) -> {ok, {?MODULE, Socket}};
 stream(Peer, _Role, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
-%% A node without TLS takes the handshake for the beginning of a long packet, and waits for the rest.
+%% A node without TLS mistakes the handshake for the beginning of a long packet, and waits for the rest.
 stream(Peer, client, {error, timeout}) -> refused(Peer, <<"no answer to the TLS handshake: the peer speaks no TLS, is stopped, or cannot be reached">>);
 stream(_Peer, _Role, {error, Reason}) -> {error, Reason}.
 

@@ -90,5 +90,5 @@ init(application) ->
     {ok, {#{strategy => one_for_one, intensity => 0},
           [#{id => beamway_holder, start => {beamway_holder, start_link, []}, shutdown => 2000}]}}.
 
-%% A server with a supervisor of its own, which gives up on it if it crashes repeatedly.
+%% A server with a supervisor of its own, which gives up if the server crashes repeatedly.
 alone(Server) -> #{id => {alone, Server}, start => {supervisor, start_link, [?MODULE, {alone, Server}]}, type => supervisor, restart => temporary}.

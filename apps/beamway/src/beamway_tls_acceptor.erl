@@ -40,7 +40,7 @@ loop(Kernel, Family, Listen) ->
             exit({accept, Reason})
     end.
 
-%% Logs the error once, until a connection is accepted again. The reason is not translated to text, because the module for that may not be loaded,
+%% Logs the error once, until a connection is accepted again. The reason is not translated into text, because the module for that may not be loaded,
 %% and there is no descriptor left for loading it.
 tell(Reason) ->
     ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).

@@ -48,7 +48,7 @@ hand_over(Controller, Socket, Reader) ->
             {error, Reason}
     end.
 
-%% @doc Sends a tick when the controller gets around to it.
+%% @doc Asks the controller to send a tick, and returns immediately.
 -spec tick(pid()) -> ok.
 tick(Controller) ->
     Controller ! tick,

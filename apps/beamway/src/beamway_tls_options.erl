@@ -2,8 +2,8 @@
 %% @doc The TLS options of the node's distribution: those of OTP's `inet_tls', with safe defaults.
 %%
 %% With `-ssl_dist_optfile FILE', the file contains `[{server, Options}, {client, Options}].', where the options are those of the ssl application.
-%% `-ssl_dist_opt server_certfile FILE ...' accepts the few options that OTP accepts there; together with a file they add the options that the file
-%% does not set, as in OTP 26. The file is read again for each connection, so a change does not require a restart.
+%% `-ssl_dist_opt server_certfile FILE ...' accepts the few options that OTP accepts there; if there is also a file, they only add what the file does
+%% not set, as in OTP 26. The file is read again for each connection, so a change does not require a restart.
 %%
 %% Unless the options say otherwise, both sides verify each other (`verify_peer', and on the server `fail_if_no_peer_cert'), and the caller compares
 %% the peer's certificate with the host in its node name. OTP 25 itself does not verify anybody by default.

@@ -1,19 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Explains why a link ended, from its record ({@link beamway_recorder}): a cause from the table below, a sentence, and the facts in
-%% order of time. All functions are pure.
+%% chronological order. All functions are pure.
 %%
 %% <table>
 %% <tr><td>`disconnected'</td><td>a process on this node requested it</td></tr>
 %% <tr><td>`fault'</td><td>a test on this node broke the network with {@link beamway:fault/2}</td></tr>
-%% <tr><td>`peer_ended'</td><td>the peer's process ended: it no longer exists on this host, or neither its port nor its epmd knows it</td></tr>
+%% <tr><td>`peer_ended'</td><td>the peer's process ended: it no longer exists on this host, or its port is closed and its epmd no longer lists
+%% it</td></tr>
 %% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
 %% <tr><td>`peer_closed'</td><td>the peer is alive, and closed the link itself</td></tr>
-%% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link could not continue</td></tr>
+%% <tr><td>`cut'</td><td>the connection was lost while the peer was alive, and the link could not continue</td></tr>
 %% <tr><td>`unreachable'</td><td>nothing arrived from the peer's host</td></tr>
 %% <tr><td>`peer_hung'</td><td>the peer's host answered, but its node did not</td></tr>
 %% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node was not running, or hardly running</td></tr>
 %% <tr><td>`this_node_ended'</td><td>the distribution of this node ended</td></tr>
-%% <tr><td>`protocol', `no_memory', `other'</td><td>as the reason says</td></tr>
+%% <tr><td>`protocol', `no_memory', `other'</td><td>the exit reason explains the end</td></tr>
 %% </table>
 -module(beamway_verdict).
 
@@ -45,7 +46,7 @@
 %% On a healthy node the link's own process is scheduled within this time.
 -define(RUN_DELAY_US, 50000).
 
-%% @doc Returns whether epmd can help to explain the end.
+%% @doc Returns whether epmd can help to explain why the link ended.
 -spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
 asks_epmd(Reason, Events) ->
     lists:member(kind(Reason), [lost, silent])
@@ -261,7 +262,7 @@ port_said(open) -> ["the peer's port is open"];
 port_said(silent) -> ["the peer's port does not answer"];
 port_said(unknown) -> [].
 
-%% Without a connection the figures say nothing about acknowledgements.
+%% While a link has no connection, its counters say nothing about acknowledgements.
 acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := _, events := Events}) ->
     LostMs = case [Event || {_, Of} = Event <- Events, is_tuple(Of), lists:member(element(1, Of), [lost, resumed])] of
                  [{AgoMs, {lost, _}} | _] -> AgoMs;

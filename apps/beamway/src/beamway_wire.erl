@@ -35,15 +35,15 @@
                        resume_ms := non_neg_integer(),
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
-%% `host' is a digest that is the same for two nodes only if they run under the same kernel.
-%% `links' are the links that the node allows in addition to its stream; `rdma' is among them only if the node has a device that can be used now.
-%% `used_up' are the links that the node would also allow if its ring memory for them were not used up. If a node's version does not report this, the
-%% shortage is discovered only while the nodes agree on a link. `takes_tls_over' means that the node's driver can carry a connection over TLS, and
-%% `hears_load' that its driver understands frames with a peer's load. `compresses' means that the node accepts compressed packets over this
-%% connection, and wants them. `renews' means that the node can answer a peer that moves their link to a new connection with certificates. `resume_ms' is how long its links wait for another connection after losing theirs; 0, which is also assumed for
-%% versions that do not send it, means that they do not wait. `listens' is the port on which the node accepts connections from other nodes; 0 means
-%% that it accepts none. `connections' is how many connections a link may have; it is `none' for versions that do not send it, and without
-%% `resume_ms'.
+%% `host' is a digest that is the same for two nodes only if they run under the same kernel. `links' are the links that the node allows in addition to
+%% its stream; `rdma' is among them only if the node has a device that can be used now. `used_up' are the links that the node would also allow if its
+%% ring memory for them were not used up. If a node's version does not report this, the shortage is discovered only while the nodes agree on a link.
+%% `takes_tls_over' means that the node's driver can carry a connection over TLS, and `hears_load' that its driver understands frames with a peer's
+%% load. `compresses' means that the node accepts compressed packets over this connection, and wants them. `renews' means that the node can answer a
+%% peer that moves their link to a new connection with certificates. `resume_ms' is how long its links wait for a new connection after losing theirs;
+%% 0, which is also assumed for versions that do not send it, means that they do not wait. `listens' is the port on which the node accepts connections
+%% from other nodes; 0 means that it accepts none. `connections' is how many connections a link may have; it is `none' for versions that do not send
+%% it, and without `resume_ms'.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% The extension after a peer's name; `none' means that the peer does not run Beamway.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The link server of a node, which the application and the distribution both use. The cases start and stop the
-%% two in every order.
+%% application and the distribution in every order.
 %%
 %% Connections work as long as either of the two is running; once neither is, nothing of Beamway remains on the node.
 %% A link server that was killed is restarted and recovers all links.
@@ -11,7 +11,7 @@
          server_killed/1, server_hangs/1, driver_is_loaded_once/1]).
 
 -define(WAIT_MS, 5000).
-%% Less than the option resume_ms.
+%% This is less than the option resume_ms.
 -define(NOTICED_MS, 10000).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -72,7 +72,7 @@ distribution_ends_first(_Config) ->
     ok = beamway_peer:call(Peer, net_kernel, stop, []),
     ok = nothing_is_left(Peer).
 
-%% A link that could outlive its connection ends at once when the distribution of a node stops.
+%% A link that could outlive its connection ends immediately when the distribution of a node stops.
 peers_notice_the_stop(_Config) ->
     [begin
          {ok, Other, OtherNode} = beamway_peer:start(Carrier),
@@ -104,7 +104,7 @@ two_carriers(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{flags => ["-proto_dist", "beamway", "beamway6"]}),
     ok = beamway_peer:connect_both(beamway_shm, Peer, Other).
 
-%% Killing the server closes no link and brings down no node. The new server recovers what the old one knew, including the ring memory in use.
+%% Killing the server does not close any link or bring down any node. The new server recovers what the old one knew, including the ring memory in use.
 server_killed(_Config) ->
     Ring = 1048576,
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => [{"BEAMWAY_RING_BYTES", integer_to_list(Ring)},
@@ -128,8 +128,8 @@ server_killed(_Config) ->
           fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
     ok.
 
-%% A server that hangs has not been notified of anything yet, but the list of links is correct anyway: a connection
-%% that was closed has no link, and a node that has reconnected has one.
+%% A server that hangs does not process notifications, but the list of links is correct anyway: a connection that was closed has no link, and a node
+%% that has reconnected has one.
 server_hangs(_Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_shm),
     {ok, Peer, Node} = beamway_peer:start(beamway_shm),
@@ -142,7 +142,7 @@ server_hangs(_Config) ->
     [#{node := OtherNode, link := inet}] = beamway_peer:call(Peer, beamway, links, []),
     ok = beamway_peer:call(Peer, sys, resume, [beamway_links]).
 
-%% Two users on a node without links may request the driver at the same time. It can still be reloaded.
+%% Two users on a node without links may request the driver at the same time. The driver can still be reloaded.
 driver_is_loaded_once(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_inet),
     [ok = beamway_peer:call(Peer, beamway_driver, as_supervisor, [load]) || _ <- [first, second]],

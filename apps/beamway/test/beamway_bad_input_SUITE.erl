@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that send garbage in the handshake, in the agreement, in the ring and as packets, and processes that send commands to a driver that is
-%% not theirs.
+%% @doc Peers that send garbage in the handshake, in the agreement, in the ring and as packets, and foreign processes that send commands to the
+%% driver.
 %%
-%% Each case ends in the same way: the node logs one line about what is wrong and falls back to TCP where that is possible, and its other
-%% connections are not affected. There is only one group because only shared memory has input of its own.
-%% The suites beamway_options_SUITE and beamway_fallback_SUITE test what options and hosts do to a link.
+%% Each case ends in the same way: the node logs one line about what is wrong and falls back to TCP where that is possible, and its other connections
+%% are not affected. There is only one group, because shared memory is the only carrier that adds an input: the ring.
+%% The suites beamway_options_SUITE and beamway_fallback_SUITE test how options and hosts affect a link.
 -module(beamway_bad_input_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -68,7 +68,7 @@ garbage_for_a_handshake(Config) ->
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
 
-%% Any other implementation may send something here that is not exactly our extension, so the node does not treat it as one.
+%% Other implementations may send anything here, so the node ignores what is not exactly our extension.
 odd_extensions(Config) ->
     {Peer, Node} = under_test(Config),
     Valid = valid_extension(Peer),
@@ -234,7 +234,8 @@ bad_answers(Config) ->
 %% The test is not the peer, so it writes into the peer's memory from outside, where the peer itself would write.
 %% Meanwhile the node under test is stopped, so that it does not overwrite these bytes with valid data.
 
-%% Heads and tails that no correct peer writes. The reader detects a wrong head immediately, the writer a wrong tail when it next needs room.
+%% Writes heads and tails that no correct peer writes. The reader detects a wrong head immediately; the writer detects a wrong tail when it next needs
+%% room.
 forged_ring_headers(Config) ->
     [ok = forge(Config, Room, fun(Memory, _) ->
                                   [ok = write_memory(Memory, Offset, <<Value:64/native>>) || Offset <- Offsets],
@@ -245,7 +246,7 @@ forged_ring_headers(Config) ->
         Value <- [16#ffffffffffffffff, 1 bsl 63, 1 bsl 32, 1 bsl 31]],
     ok.
 
-%% Replaces the unread frames by ones with a wrong magic word, kind or length.
+%% Replaces the unread frames with frames that have a wrong magic word, kind or length.
 forged_frames(Config) ->
     [ok = forge(Config, 1, fun(Memory, RingBytes) -> fill_with(Memory, RingBytes, Frame) end)
      || Frame <- [<<0:64>>, <<"garbage!">>,
@@ -262,7 +263,7 @@ fill_with(Memory, RingBytes, Frame) ->
      || Start <- [65536, 65536 + 2 * RingBytes], Offset <- lists:seq(0, RingBytes - 1, 65536)],
     ok.
 
-%% `Room' is the number of bytes written after the forged value; the writer only notices it if they exceed the ring.
+%% `Room' is the number of bytes written after the forged value; the writer only notices the forged value if these bytes do not fit into the ring.
 forge(Config, Room, Write) ->
     {Peer, Node} = under_test(Config),
     Options = #{args => ["-hidden", "-kernel", "dist_auto_connect", "never"]},
@@ -347,7 +348,7 @@ held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% --- the driver's commands ----------------------------------------------------------------------------
 
-%% Another process sends the commands that only this application sends to its driver. It gets badarg or a reason, and there is no other effect.
+%% A foreign process sends commands that only this application sends to its driver. The process gets badarg or a reason, and there is no other effect.
 bad_commands(Config) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:run(Peer, fun() ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that pass the handshake and then send what no node sends, or stop reading, over TCP and over TLS (where only the peer itself can do
-%% that).
+%% @doc Peers that pass the handshake and then send what no node sends, or stop reading. The cases run over TCP, and over TLS, where only the peer
+%% itself can send such data.
 %%
 %% The bad peer is built from this checkout with one line of its driver changed ({@link beamway_builds}): packets of
 %% two particular sizes announce a different length. It can also send fragments through the port of its connection, as
@@ -91,7 +91,7 @@ fragments_out_of_place(Config) ->
          ok = beamway_peer:stop(BadPeer)
      end || Fragments <- [[rest(7, 2)],                          % no first fragment
                           [rest(7, 1)],
-                          [first(7, 3), rest(8, 2)],             % from another sequence
+                          [first(7, 3), rest(8, 2)],             % from a different sequence
                           [first(7, 3), rest(7, 1)],             % one is missing
                           [first(7, 3), first(7, 3)],            % started twice
                           [first(7, 3), rest(7, 2), rest(7, 2)], % one arrives twice
@@ -109,7 +109,7 @@ messages_never_finished(Config) ->
     ok = beamway_peer:wait_disconnected(Peer, BadNode),
     true = beamway_peer:wait_until(fun() -> binaries(Peer) < Before + 4 * ?MB end, ?WAIT_MS).
 
-%% The fragment holds the beginning of a message of more than 64 KB to an unregistered name.
+%% The fragment contains the beginning of a message of more than 64 KB to an unregistered name.
 first(Sequence, Fragments) ->
     <<131, Control/binary>> = term_to_binary({6, self(), '', nobody}),
     <<131, 69, Sequence:64, Fragments:64, 0, Control/binary, 109, (3 * 65536):32, (binary:copy(<<"m">>, 65000))/binary>>.
@@ -134,7 +134,7 @@ both_queues_full_at_the_end(Config) ->
     [true = beamway_peer:wait_until(fun() -> binaries(Side) < Was + 4 * ?MB end, ?WAIT_MS) || {{Side, _}, Was} <- lists:zip(Sides, Before)],
     ok.
 
-%% Processes that send to this peer are suspended with a bounded backlog. Other processes are not.
+%% Processes that send to this peer are suspended, so the backlog is bounded. Other processes are not suspended.
 one_byte_a_second(Config) ->
     {Peer, Node} = under_test(Config),
     Friend = proplists:get_value(friend, Config),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Tests of blocks as binaries with both ends of a channel in one node. native/test/block/block_test.c tests what a hostile peer may send.
+%% Tests blocks as binaries, with both ends of a channel on the same node. native/test/block/block_test.c tests what a hostile peer may send.
 -module(beamway_block_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -62,7 +62,7 @@ a_part_keeps_the_whole_test() ->
                   ?assertEqual(bytes(200), Part)
           end).
 
-%% A large block is unmapped by the process that asked to be the reaper, not by the scheduler that collects it.
+%% A large block is unmapped by the process that has registered as the reaper, not by the scheduler that collects the block.
 large_ones_are_reaped_test() ->
     Before = held(),
     ok = beamway_block:reaper(),
@@ -151,7 +151,7 @@ beyond_the_limit_test() ->
                       Block = beamway_block:from_iodata(bytes(?LARGE)),
                       {ok, Number} = beamway_block:pass(To, Block),
                       ok = beamway_block:limit(0),
-                      %% The node already holds this memory, so it needs no more room when the block is taken.
+                      %% The node already holds this memory, so it needs no additional room to receive the block.
                       {ok, Taken} = beamway_block:take(From, Number, ?LARGE),
                       ?assert(beamway_block:is_block(Taken)),
                       Ordinary = beamway_block:from_iodata(bytes(?LARGE)),

@@ -71,8 +71,8 @@ rdpipe_without_zstd_and_isal(Config) ->
     [_, _] = string:split(Refused, "built without libzstd").
 
 %% Returns a shell command that streams a file from the sending command in one directory to the receiving command in
-%% another, and exits with the receiver's status. The receiver may not have written the file with its port when the
-%% shell first looks, so the port of an earlier receiver must be removed first.
+%% another, and exits with the receiver's status. The receiver may not have written its port to the file when the
+%% shell first looks, so the shell removes the port of an earlier receiver before it starts this one.
 through(Folder, Sender, Receiver, Options) ->
     ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
@@ -114,8 +114,8 @@ release_and_packages_hold_all(Config) ->
     [] = Names -- filelib:wildcard("*.so", filename:join(filename:dirname(Ebin), "priv")),
     meet(start(#{ebin => Ebin}), start(#{ebin => Ebin}), tls).
 
-%% A version is tagged with its section of the changelog, but not if a file has another version, something is not committed, the changelog begins with
-%% another section, or the tag exists.
+%% A version is tagged with its section of the changelog, but not if a file has a different version, something is not committed, the changelog begins
+%% with a different section, or the tag already exists.
 tag_of_a_version(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "tagged"),
     ok = file:make_dir(Folder),
@@ -139,7 +139,7 @@ tag_of_a_version(Config) ->
     {0, "### What you gain\n\n- One.\n"} = Tree("git tag -l --format='%(contents)' v0.98.7 | sed -n '3,5p'"),
     {0, "commit\n"} = Tree("git tag -l --format='%(*objecttype)'"),
     {1, _} = Tree("git tag -l --format='%(contents)' | grep Two"),
-    %% The changes for the next version are those since this tag, also when the changelog has a section for that version already.
+    %% The changes for the next version are those since this tag, even if the changelog already has a section for that version.
     Commit("sed -i 's/^## 0.98.7/## 0.99.0 (2026-12-02)\\n\\n&/' CHANGELOG.md"),
     {0, "## project\n\n- change\n\n"} = Tree("scripts/changes"),
     Refused("the tag v0.98.7 exists already"),

@@ -2,9 +2,9 @@
 %% @doc Builds other versions of the carrier for the suites that mix versions: a real one from the repository's history
 %% ({@link release/1}, {@link release/3}), and later ones that do not exist yet ({@link build/2}).
 %%
-%% A later version is a copy of the whole of `apps/beamway' and `native' with some texts replaced, so it is real code with different version
-%% numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its file, so that a
-%% replacement that no longer has an effect fails instead of testing nothing.
+%% A later version is a complete copy of `apps/beamway' and `native' with some pieces of text replaced, so it is real code with different version
+%% numbers. Only the modules that differ are compiled, and the driver only if it differs. Each of these pieces must occur exactly once in its file, so
+%% that a replacement that no longer has an effect fails instead of testing nothing.
 -module(beamway_builds).
 
 -export([release/1, release/3, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
@@ -97,22 +97,22 @@ build_driver(Folder) ->
         Output -> error({driver, Output})
     end.
 
-%% @doc Returns the changes that give the handshake's extension a different version number.
+%% @doc Returns the changes to the version number of the handshake's extension.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ", Number)].
 
-%% @doc Returns the changes that give the packets with which two nodes agree on a link a different version number.
+%% @doc Returns the changes to the version number of the packets with which two nodes agree on a link.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ", Number)].
 
-%% @doc Returns the changes that give the memory that two nodes share a different version number.
+%% @doc Returns the changes to the version number of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
     [number("native/link/shm/connect.c", "#define HELLO_VERSION ", Number)].
 
-%% @doc Returns the changes that give the commands between the modules and the driver a different version number.
+%% @doc Returns the changes to the version number of the commands between the modules and the driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),

@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The order of messages on a link: the class of the sending process decides, and a shorter message goes before a longer one.
 %%
-%% Where an order is checked the peer is stopped in the meantime, so that messages queue in the driver. A large
-%% message of class bulk goes first and fills the link. It uses up the share of its class, so the shares of the
-%% other classes are left for the small messages.
+%% When a case checks the order of messages, it stops the peer while the messages are sent, so that they queue in the driver. A large message of
+%% class bulk goes first and fills the link. It uses up the share of its class, so the shares of the other classes are left for the small messages.
 -module(beamway_classes_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -34,8 +33,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- order ------------------------------------------------------------------------------------------------
 
-%% Three processes send small messages behind a large one that fills the link: the last to send arrives first. Setting a class returns the previous
-%% one.
+%% Three processes send small messages behind a large one that fills the link: the message that was sent last arrives first. Setting a class returns
+%% the previous one.
 control_first(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, Bulk, Normal, Control] = senders(A, 4),
@@ -104,7 +103,7 @@ control_beside_a_flood_of_bulk(Config) ->
     ok = beamway_peer:full_speed(Brake),
     20 = length(Calls).
 
-%% Three processes of class control flood the link, and three of class bulk. Without classes each class would get half. Three are needed because a
+%% Three processes of class control flood the link, and three of class bulk. Without classes, each three would get half. Three are needed because a
 %% single process has nothing to send while it waits for a CPU, and its class then claims no share. The flood lasts longer than the silence after
 %% which a connection is closed.
 bulk_has_its_share(Config) ->
@@ -125,7 +124,7 @@ bulk_has_its_share(Config) ->
 
 %% --- processes with a class -------------------------------------------------------------------------------
 
-%% The class of a process that has exited is dropped, also in the ports, because each port is told that the process is back to class normal.
+%% When a process exits, its class is removed from the table, and each port is told that the process has class normal again.
 who_ends_is_forgotten(Config) ->
     {A, _B, Taker} = pair(Config),
     [One, Other] = senders(A, 2),
@@ -144,7 +143,7 @@ who_ends_is_forgotten(Config) ->
     end),
     true = beamway_peer:wait_until(fun() -> rows(A) =:= [{Other, bulk, call}] end, ?WAIT_MS).
 
-%% The option names processes by registered name and by initial call, whenever they start; a class that a process asks for itself takes precedence.
+%% The option names processes by registered name and by initial call, whenever they start; a class that a process sets for itself takes precedence.
 by_option(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Classes = "[{my_name, control}, {{pg, init, 1}, bulk}, {{erlang, apply, 2}, bulk}]",

@@ -98,8 +98,8 @@ mixed_cluster(Config) ->
     exchange(Link, Ours, Stock),
     exchange(Link, Stock, Ours).
 
-%% A node of OTP 23 or 24 calls without having asked epmd. OTP releases differ in whether they accept this;
-%% our node does if stock distribution does.
+%% A node of OTP 23 or 24 connects without having queried epmd. OTP releases differ in whether they accept such a connection; our node does if stock
+%% distribution does.
 old_name_message(Config) ->
     [Stock, Ours] = [authenticates_by_old_name(start(Carrier, #{})) || Carrier <- [inet_tcp, carrier(Config)]],
     ct:log("authenticated: ~w", [Stock]),
@@ -138,7 +138,7 @@ family_told(Folder, Node) ->
     [_, <<"inet", _/binary>> = Family] = binary:split(Text, <<" ">>),
     Family.
 
-%% Such a module need not supply the address of a host; the address is then looked up as without the module.
+%% An epmd module need not supply the addresses of hosts. If it does not, they are looked up as they are without the module.
 epmd_module_without_addresses(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), lists:concat([carrier(Config), "_old"])),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -190,7 +190,7 @@ dynamic_start(Config) ->
               false = try_connect(Other, Node)
       end,
       [1, 2, 3]),
-    %% The rounds have not left anything behind that would disturb another node.
+    %% The rounds have not left anything behind that would affect another node.
     exchange(kind(Config), Other, start(Config, [], [])),
     true = is_atom(OtherNode).
 
@@ -275,7 +275,7 @@ two_families(Config) ->
               ok
       end).
 
-%% Kernel's `check_ip' admits a peer from a network that this host is in. (beamway_hosts_SUITE tests a peer from another network.)
+%% Kernel's `check_ip' admits a peer from a network that this host is in. (beamway_hosts_SUITE tests a peer from a different network.)
 check_ip(Config) ->
     Args = ["-kernel", "check_ip", "true"],
     exchange(kind(Config), start(Config, Args, []), start(Config, Args, [])).
@@ -311,7 +311,7 @@ use_interface(Config) ->
     Options = #{host => "127.0.0.1", args => ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]},
     exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
 
-%% `linger' is not set by default, and the system reports it as it was set.
+%% `linger' is not set by default, and the system reports the value that was set.
 listen_options(Config) ->
     A = start(Config, ["-kernel", "inet_dist_listen_options", "[{linger,{true,7}}]"], []),
     B = start(Config, [], []),
@@ -352,7 +352,7 @@ options_beat_defaults(Config) ->
       end,
       [{A, B}, {B, A}]).
 
-%% The socket's options end up as with stock distribution, whether the driver or inet carries the data, and data is transferred.
+%% The socket's options end up the same as with stock distribution, whether the driver or inet carries the data, and data is transferred.
 options_of_both_carriers(Config) ->
     Options = "[{recbuf,200000},{sndbuf,190000},{keepalive,true},{tos,16},{priority,3},{high_watermark,50000},{low_watermark,20000},"
               "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>},{raw,6,25,<<50000:32/native>>}]",
@@ -479,7 +479,7 @@ listening_port({Peer, _}) ->
     [{_, Port}] = peer:call(Peer, ?MODULE, listening_sockets, []),
     Port.
 
-%% Addresses on which this node listens. Sockets that have a peer are its connections to epmd and to other nodes.
+%% Returns the addresses on which this node listens. Sockets that have a peer are its connections to epmd and to other nodes.
 listening_sockets() ->
     [Address || Port <- erlang:ports(),
                 erlang:port_info(Port, name) =:= {name, "tcp_inet"},

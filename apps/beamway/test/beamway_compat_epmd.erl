@@ -35,7 +35,7 @@ write_down(ports, Name, PortNumber, _Family) ->
     PortNumber = port_in(Name),
     ok.
 
-%% @doc Returns the port on which a node should listen; 0 leaves it to the carrier.
+%% @doc Returns the port on which a node should listen; 0 leaves the choice to the carrier.
 -spec listen_port_please(atom() | string(), string()) -> {ok, inet:port_number()}.
 listen_port_please(Name, _Host) ->
     case form() of
@@ -90,6 +90,6 @@ form() ->
         {ok, [["ports"]]} -> ports
     end.
 
-%% Kernel passes an atom for the node's own name and a string for another's.
+%% Kernel passes an atom for the node's own name and a string for the name of another node.
 port_in(Name) ->
     list_to_integer(lists:last(string:lexemes(lists:concat([Name]), "_"))).

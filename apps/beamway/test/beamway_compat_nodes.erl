@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Provides what the two compatibility suites share: a private epmd, and nodes with any form of name.
 %%
-%% The suites test how nodes are named, found and started, so they need more freedom than
-%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, or a program other than `erl'. The private epmd keeps them apart from other
-%% nodes on the machine, and the suites can rely on nothing else being registered in it. They control the nodes over standard input and output.
+%% The suites test how nodes are named, found and started, so they need more freedom than {@link beamway_peer:start/2} gives: long names, IPv6, no
+%% name at all, or a program other than `erl'. The private epmd keeps these nodes apart from other nodes on the machine, and the suites can rely on
+%% nothing else being registered in it. They control the nodes over standard input and output.
 %%
 %% It is also the Common Test hook of both: for a suite that names it in `ct_hooks' it starts the private epmd,
 %% puts the carrier of the group into the configuration, and stops all nodes after each case.
@@ -132,7 +132,7 @@ host() ->
     {ok, Host} = inet:gethostname(),
     Host.
 
-%% @doc Checks a connection completely, first set up by one node, then by the other.
+%% @doc Checks two connections, one set up by the first node and one by the second.
 -spec exchange(stock | tcp | shm, member(), member()) -> ok.
 exchange(Link, MemberA, MemberB) ->
     ok = connect(Link, MemberA, MemberB),
@@ -149,7 +149,7 @@ connect(Link, {PeerA, NodeA} = MemberA, {PeerB, NodeB}) ->
     ok = beamway_peer:assert_link(PeerA, NodeB, side_of(Link, PeerA)),
     ok = beamway_peer:assert_link(PeerB, NodeA, side_of(Link, PeerB)).
 
-%% In a mixed pair, one node does not have Beamway and cannot be asked.
+%% In a mixed pair, one node does not have Beamway and cannot be queried.
 side_of(Link, Peer) ->
     case peer:call(Peer, init, get_argument, [proto_dist]) of
         {ok, [["beamway" ++ _ | _]]} -> Link;
@@ -161,7 +161,7 @@ side_of(Link, Peer) ->
 try_connect({Peer, _}, OtherNode) ->
     peer:call(Peer, net_kernel, connect_node, [OtherNode], 20000).
 
-%% Payloads below and above the size at which messages are split into fragments.
+%% Sends payloads below and above the size at which messages are split into fragments.
 call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
     lists:foreach(
       fun(Bytes) ->

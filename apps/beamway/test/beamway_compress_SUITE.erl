@@ -42,7 +42,7 @@ saves_bytes(_Config) ->
     ?assert(Before > bytes(Sent) * 8 div 10),
     ?assert(After < Before * 35 div 100).
 
-%% The same messages over the same path take less than half as long.
+%% The same messages over the same path take less than half as long when they are compressed.
 a_slow_path(_Config) ->
     [Plain, Compressed] = [begin
                                {One, _, Other, OtherNode} = pair(beamway_tcp, [{"BEAMWAY_ALLOW_FAULTS", "true"} | Env], Env),
@@ -74,7 +74,8 @@ what_is_random(_Config) ->
     ?assert(maps:get(uncompressed_out, Info) < bytes(Sent) div 5),
     ok = exchanged(One, Other, messages(10)).
 
-%% No options are set. The near path is local if the case is not allowed to create another one.
+%% No options are set, so the link is compressed only if the path is long. On the local host it is not compressed. The other two paths are tested only
+%% if the case is allowed to create them.
 the_path_decides(Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tcp, [], []),
     ok = exchanged(One, Other, messages(20)),
@@ -88,7 +89,7 @@ the_path_decides(Config) ->
             on_path(?FAR, fun(Far) -> #{uncompressed_out := Before, compressed_out := After} = traffic(Far), ?assert(After < Before * 35 div 100) end)
     end.
 
-%% Sends some messages until the path has been measured, and then some more.
+%% Sends a few messages, waits until the path has been measured, and then sends some more.
 traffic({One, _, Other, OtherNode}) ->
     ok = exchanged(One, Other, messages(10)),
     receive after 1000 -> ok end,

@@ -61,7 +61,7 @@ simultaneous_connects(Config) ->
      end || _ <- lists:seq(1, Rounds)],
     ok.
 
-%% These include all attempts to connect, and all connections.
+%% Returns net_kernel's links, which include all attempts to connect and all connections.
 kernel_links(Peer) ->
     {links, Links} = beamway_peer:run(Peer, fun() -> process_info(whereis(net_kernel), links) end),
     lists:sort(Links).
@@ -76,8 +76,8 @@ wait_for_time(At) ->
         false -> wait_for_time(At)
     end.
 
-%% The callers have given up these attempts while they waited in the listen backlog, as the node with the lower name does after a simultaneous
-%% connect. They must not be mistaken for a connection that is being set up, or `connect_node' fails together with them.
+%% The callers have given up while their connections waited in the listen backlog, as the node with the lower name does after a simultaneous connect.
+%% These attempts must not be mistaken for a connection that is being set up, because `connect_node' would then fail together with them.
 callers_that_gave_up(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     [Name, _] = string:split(atom_to_list(NodeA), "@"),
@@ -214,7 +214,7 @@ hidden_node(Config) ->
     NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
     ok.
 
-%% A tool that joins as a hidden node for a moment does not cause a line at level info. Other nodes do.
+%% A tool that joins briefly as a hidden node does not cause a log line at level info, but other nodes do.
 hidden_in_the_log(Config) ->
     case beamway_carrier:carrier(Config) of
         inet_tcp -> ok; % logs nothing about its connections
@@ -280,7 +280,7 @@ wrong_cookie(Config) ->
     false = beamway_peer:call(PeerB, net_kernel, connect_node, [NodeA]),
     _ = beamway_peer:wait_until(
           fun() -> string:find(beamway_peer:log_text(Log), "Invalid challenge reply") =/= nomatch end, 5000),
-    %% The other connection stayed, and the right cookie lets the node in.
+    %% The other connection stayed up, and with the right cookie the node is accepted.
     Connection = beamway_peer:controller(PeerC, NodeB),
     true = beamway_peer:call(PeerA, erlang, set_cookie, [NodeB, beamway_test]),
     ok = beamway_peer:connect(Carrier, PeerA, NodeB).
@@ -317,7 +317,7 @@ mixed_cluster(Config) ->
 mixed_kind(inet_tcp, _) -> stock;
 mixed_kind(_, _) -> tcp.
 
-%% Enough messages of each kind to show a difference in framing.
+%% Sends enough messages of each kind to show a difference in framing.
 exchange(Peer, Node) ->
     beamway_peer:run(Peer, fun() ->
         [begin

@@ -134,7 +134,7 @@ too_long(Config) ->
     says_one_of([Peer], ["shared memory is off on this node"]),
     logs(Peer, "socket_dir = .* is not valid: expected an absolute path of at most 80 bytes").
 
-%% A node that only answers does not need its own name in that directory.
+%% A node that only answers does not have to create a name in the directory.
 read_only(Config) ->
     {Peer, Node} = start(Config, 1, #{options => "ro"}),
     {Writer, WriterNode} = start(Config, 2, #{}),

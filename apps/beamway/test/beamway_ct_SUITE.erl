@@ -29,7 +29,7 @@ partition(Config) ->
     ok = beamway_ct:heal(A),
     ok = until(fun() -> peer:call(A, net_adm, ping, [NodeB]) =:= pong end).
 
-%% A call takes at least as long as the delay of the path, and one with a shorter timeout fails.
+%% A call takes at least as long as the delay of the path, and a call with a shorter timeout fails.
 slow_link(Config) ->
     [A, B, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_b]],
     ok = beamway_ct:slow(A, B, 200),
@@ -38,7 +38,7 @@ slow_link(Config) ->
     {badrpc, timeout} = peer:call(A, rpc, call, [NodeB, erlang, node, [], 100]),
     ok = beamway_ct:heal(A).
 
-%% Neither node notices that a connection is lost, because the link continues over another one.
+%% Neither node notices that a connection is lost, because the link continues over a new connection.
 connection_dies(Config) ->
     [A, B, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_b]],
     ok = beamway_ct:disconnect(A, B),

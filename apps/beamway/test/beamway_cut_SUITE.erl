@@ -2,9 +2,9 @@
 %% @doc Connections that are cut while both nodes are alive: the link continues, nothing is lost, duplicated or late, and neither node reports
 %% anything.
 %%
-%% The nodes are on two hosts with a router between them. The router resets connections, rejects new ones for a while, drops everything
-%% for a while, or forgets all connections, or a host changes its address. Meanwhile beamway_cut_load runs in both directions.
-%% In one group the router is a NAT, so only one of the nodes can call the other. In another one the link has several connections when it is cut.
+%% The nodes are on two hosts with a router between them. The router resets connections, rejects new ones for a while, drops everything for a while,
+%% or forgets all connections, or a host changes its address. Meanwhile beamway_cut_load runs in both directions. In one group the router is a NAT, so
+%% only one of the nodes can call the other. In another group the link has several connections when it is cut.
 %%
 %% BEAMWAY_TEST_CUTS is the number of cuts in all groups together (`make test-cut' makes 1,000); without it each group makes one cut of each kind.
 %% With `BEAMWAY_TEST_CUTS_STORE=yes' the pauses are stored in `bench/results/cut.json' if every case passes and no other work ran on the machine; `force'
@@ -17,8 +17,8 @@
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
-%% In 1.5 s a node dials after 0, 2, 4, 8, 16 and 32 ms, and then every 50 ms. A link that is silent first, or that both sides lose at different times,
-%% may begin twice.
+%% In 1.5 s a node dials after 0, 2, 4, 8, 16 and 32 ms, and then every 50 ms. This series may begin twice if the link is silent first, or if the two
+%% sides lose it at different times.
 -define(MOST_ATTEMPTS, 45).
 %% The router forgets a silent connection after this many seconds, which no case reaches.
 -define(FORGET_S, 600).
@@ -40,7 +40,7 @@ init_per_suite(Config) ->
         _ -> {skip, {rights, "needs root to make network namespaces and a router"}}
     end.
 
-%% The context of the result is taken before the first case, because the load average is that of the cases afterwards.
+%% The context of the result is recorded before the first case, because afterwards the load average would be that of the cases.
 begun("no", Config) -> Config;
 begun(Store, Config) ->
     {ok, Context} = beamway_bench_store:begun("cut", "make test-cut STORE=1", Store =:= "force"),
@@ -109,7 +109,8 @@ keepalive(_Carrier) -> [].
 
 %% ---- cuts ----
 
-%% Returns the kinds of cuts in a group, which a long run repeats. The second host cannot change its address where only the first one can call.
+%% Returns the kinds of cuts in a group, which a long run repeats. The second host cannot change its address in a group in which only the first host
+%% can call.
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(several) ->
@@ -170,7 +171,7 @@ cut({moved, Host}, Pair, Config) ->
     _ = resumed(fun() -> beamway_netns:move(Net, Host, 2) end, Pair, Config),
     BeganUs.
 
-%% The path is never interrupted, so the link needs another connection.
+%% The path is never interrupted, so the link must continue over a new connection.
 resumed(Cut, Pair, Config) ->
     Before = resumes(Pair),
     BeganUs = os:system_time(microsecond),
@@ -226,7 +227,7 @@ pause_of(Kind, Pair, Loads, Config) ->
     Waited = [beamway_peer:wait_until(fun() -> longest(beamway_peer:call(Peer, beamway_cut_load, waited, [BackUs, UntilUs])) end, ?WAIT_MS) || {Peer, _} <- Loads],
     {Kind, lists:max([Us || {longest, Us} <- Waited])}.
 
-%% A link that is lost soon after it has spread waits longer each time before it spreads again.
+%% A link that loses its connections soon after it has spread waits longer each time before it spreads again.
 spread({One, OneNode, Other, OtherNode}) ->
     beamway_peer:wait_until(fun() -> [4, 4] =:= [maps:get(connections, Info, 1) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}],
                                                                                  {ok, Info} <- [beamway_peer:call(Peer, beamway, info, [Node])]] end, 2 * ?WAIT_MS).
@@ -371,7 +372,7 @@ kill_one(One, {Other, OtherNode}, Carrier) ->
     _ = beamway_peer:wait_until(fun() -> not is_process_alive(Other) end, ?WAIT_MS),
     max(0, At - KilledNs div 1000000).
 
-%% If the driver cannot carry a connection, OTP's own port does, which cannot resume links. Both sides know that before they begin.
+%% If the driver cannot carry a connection, OTP's own port does, which cannot resume links. Both sides know this before they begin.
 cannot_carry(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -460,8 +461,8 @@ give_up(Rules, Environment, AfterMs, Config) ->
     ok = open(Config),
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
 
-%% An epmd that has just been started does not know a node that lives, and the node's port cannot be reached. The link is not given up, although it would
-%% be if epmd refused connections.
+%% An epmd that has just been started does not know a node that is still running, and the node's port cannot be reached. The link is not given up,
+%% although it would be if epmd refused connections.
 epmd_restarted(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_REFUSED_MS", "500"}]),
     #{spaces := [_, SpaceB, _]} = proplists:get_value(net, Config),
@@ -496,8 +497,8 @@ attempts(Count) ->
         {give, From} -> From ! {given, Count}, attempts(Count)
     end.
 
-%% A node is stopped, and its peer gives it up in the meantime. The messages that its kernel has received on the link are not delivered when it
-%% continues.
+%% A node is stopped, and its peer gives up on it in the meantime. When the node continues, the messages that its kernel has received on the link are
+%% not delivered.
 stopped(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     Collector = numbers_arrive(1, 10, Pair),
@@ -516,7 +517,7 @@ stopped(Config) ->
     10 = last_number(Other, Collector),
     ok.
 
-%% The node is stopped for almost as long as it takes for the peer to give up, so everything arrives.
+%% The node is stopped for slightly less time than the peer takes to give up, so everything arrives.
 stopped_for_a_moment(Config) ->
     {One, _, Other, _} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
     Collector = numbers_arrive(1, 10, Pair),

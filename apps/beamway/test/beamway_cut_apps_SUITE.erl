@@ -3,8 +3,8 @@
 %%
 %% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and rejects new ones for a moment.
 %% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program must lose
-%% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Another case cuts stock
-%% nodes whose connections the kernel carries over MPTCP. Needs root.
+%% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Another case cuts the connections
+%% of stock nodes, which the kernel carries over MPTCP. Needs root.
 %%
 %% BEAMWAY_TEST_CUTS is the number of cuts in each case over Beamway; the default is 6.
 -module(beamway_cut_apps_SUITE).
@@ -95,7 +95,8 @@ program(Program, Known, Config) ->
             ok
     end.
 
-%% If an MPTCP connection loses its only subflow, the kernel keeps the connection but opens no other subflow, so the node is lost as well, only later.
+%% If an MPTCP connection loses its only subflow, the kernel keeps the connection but opens no other subflow, so the nodes lose each other as
+%% well, only later.
 stock_over_mptcp(Config) ->
     #{spaces := [SpaceA, SpaceB, Wall], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     [{One, _}, {_, Other}] = Members = [begin
@@ -140,7 +141,7 @@ connect(Members) ->
 
 call({Peer, _}, Module, Function, Arguments) -> beamway_peer:call(Peer, Module, Function, Arguments).
 
-%% Over stock distribution it cuts until something is lost.
+%% Over stock distribution, cuts the connections until something is lost.
 cut(Config, Members, Lost) ->
     case carrier(Config) of
         inet_tcp ->

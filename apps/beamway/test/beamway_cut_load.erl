@@ -67,9 +67,9 @@ results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc Returns the longest time for which a call waited after the moment `BackUs', and clears the calls. Returns false until a call that began after
-%% `UntilUs' has finished. All times are microseconds of system time, so that they can be compared with the times of another process on the same
-%% machine.
+%% @doc Returns the longest time for which a call waited after the moment `BackUs', and clears the recorded calls. Returns false until a call that
+%% began after `UntilUs' has finished. All times are microseconds of system time, so that they can be compared with the times of another process on
+%% the same machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->
     Calls = ets:select(?TABLE, [{{{call, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}]),

@@ -39,7 +39,7 @@ own(Parent, {Program, Nodes}) ->
             presences(#{}, now_ms())
     end.
 
-%% Keeps messages in flight, so that a cut hits one.
+%% Keeps messages in flight, so that a cut hits one of them.
 chat() ->
     [erlang:send({beamway_cut_chat, Node}, chat, [noconnect]) || Node <- nodes()],
     hear().

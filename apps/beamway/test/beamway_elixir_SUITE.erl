@@ -2,7 +2,7 @@
 %% @doc A release made with plain mix (test/system/elixir) runs as three nodes over each carrier: GenServers and
 %% tasks across nodes, a node that is killed while it runs another node's tasks, and its return.
 %%
-%% The groups use the two methods in docs/guide/elixir.md for running a release on Beamway: for `beamway_tcp' and `beamway_shm' it is part of the
+%% The groups use the two methods in docs/guide/elixir.md for running a release on Beamway: for `beamway_tcp' and `beamway_shm' Beamway is part of the
 %% release; `environment' starts a release that does not contain Beamway (as for `inet_tcp') with three environment variables. The suite queries a
 %% node through the release's own `rpc' command.
 -module(beamway_elixir_SUITE).
@@ -79,7 +79,7 @@ command(Config) ->
 
 group(Config) -> proplists:get_value(group, Config).
 
-%% The release's commands can address the node because it is found by its name alone.
+%% RELEASE_NODE is a name without a host, so the release's own commands can address the node.
 environment(Config, Name) ->
     Tmp = filename:join(proplists:get_value(priv_dir, Config), Name),
     carrier_environment(group(Config))
@@ -99,7 +99,7 @@ kind(Config) ->
 
 %% --- asking a node -------------------------------------------------------------------------------------
 
-%% Runs `Relay.Call' on the node; an exception becomes the reason of the failure.
+%% Runs `Relay.Call' on the node; an exception becomes the reason for the failure.
 relay(Config, Name, Call) ->
     Code = "IO.puts(inspect(Relay." ++ Call ++ "))",
     {Status, Lines} = run(command(Config), ["rpc", Code], environment(Config, Name)),

@@ -117,7 +117,7 @@ key_of_a_file(Config) ->
     ?assertMatch(<<"key file ", _:8/binary>>, key(PeerA, NodeB)),
     ?assertEqual(key(PeerA, NodeB), key(PeerB, NodeA)).
 
-%% The ring is agreed on under TLS, and its silent connection reports when the peer exits.
+%% The nodes agree on a ring over TLS. After that the TLS connection is silent, but it still shows when the peer exits.
 ring_on_one_host(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B] = [start(Config, beamway_encrypted_shm, Name, []) || Name <- ["a", "b"]],
     ok = beamway_peer:connect_both(beamway_encrypted_shm, PeerA, PeerB),
@@ -211,7 +211,7 @@ peer_with_certificates(Config) ->
     ok = says(Config, "a", "the peer shows a certificate and does not know the key"),
     ok = says(Config, "a", "the caller names no key").
 
-%% Connections are encrypted if both sides can do that, whichever side calls. Others are in clear text, and this is logged.
+%% Connections are encrypted if both sides support encryption, whichever side calls. Other connections are in clear text, and this is logged.
 prefer(Config) ->
     Prefer = [{"BEAMWAY_ENCRYPT", "prefer"}],
     [{PeerA, NodeA} = A, {_, NodeB} = B] = [start(Config, Name, Prefer) || Name <- ["a", "b"]],
@@ -259,7 +259,7 @@ does_not_start(Options, Cookie) ->
     ?assertEqual(nomatch, string:find(Said, "has started")),
     Said.
 
-%% The command becomes a node itself: it can connect with the options of the node that it queries, and not without them.
+%% The command becomes a node itself: it can connect with the options of the node that it queries, but not without them.
 the_command(Config) ->
     {_, [{Name, File}]} = key_file(Config, "keys", [new_key()]),
     [{PeerA, _} = A, {_, NodeB} = B] = [start(Config, Node, [{Name, File}]) || Node <- ["a", "b"]],
@@ -272,7 +272,7 @@ the_command(Config) ->
     ?assertMatch({match, _}, re:run(Ask(""), "did not answer|refused the connection")),
     ?assertMatch({match, _}, re:run(Ask("BEAMWAY_ENCRYPT=true "), "refused the connection")).
 
-%% `erl -remsh' connects as a hidden node: with the options of the other node it gets a shell there, and without them nothing.
+%% `erl -remsh' connects as a hidden node: with the options of the other node it gets a shell there, but nothing without them.
 remote_shell(Config) ->
     {_, Environment} = key_file(Config, "keys", [new_key()]),
     {Peer, Node} = start(Config, "b", Environment),
@@ -312,7 +312,7 @@ shows(Shell, Text, Before) ->
     after ?WAIT_MS * beamway_runner:slowness() -> error({not_shown, Before})
     end.
 
-%% `timeout' passes the signal on, and the shell ends with its terminal. In clear it may have ended before.
+%% `timeout' passes the signal on, and the shell exits when its terminal closes. Without encryption it may already have exited.
 end_shell(Shell) ->
     _ = case erlang:port_info(Shell, os_pid) of
             {os_pid, OsPid} -> os:cmd("kill " ++ integer_to_list(OsPid));
@@ -327,7 +327,7 @@ ended(Shell) ->
     after ?WAIT_MS * beamway_runner:slowness() -> error(shell_goes_on)
     end.
 
-%% The application alone encrypts nothing, and logs this.
+%% The application alone does not encrypt anything, and logs this.
 no_carrier(Config) ->
     {Peer, _} = start(Config, inet_tcp, "a", [{"BEAMWAY_ENCRYPT", "true"}]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway]),
@@ -394,8 +394,8 @@ reflection(Config) ->
     ok = says(Config, "a", "no encrypted connection with"),
     beamway_relay:stop(Relay).
 
-%% Both nodes have the same key, so a node whose connection is redirected to itself completes TLS with itself. The distribution's handshake inside
-%% it checks the names.
+%% Both nodes have the same key, so a node whose connection is redirected to itself completes the TLS handshake with itself. The distribution's
+%% handshake inside TLS checks the names.
 call_to_itself(Config) ->
     {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
     PortB = beamway_relay:port(PeerB),
@@ -453,8 +453,8 @@ changed_bytes(Config) ->
      end || Way <- [up, down], From <- [0, 100]],
     ok.
 
-%% An attacker blocks TLS on the path to a node that accepts clear text. A node that prefers encryption falls back to clear text; one with `true'
-%% sends nothing in clear text.
+%% An attacker blocks TLS on the path to a node that accepts clear text. A node that prefers encryption falls back to clear text; a node that requires
+%% it (`true') sends nothing in clear text.
 downgrade(Config) ->
     {PeerC, NodeC} = beamway_relay:node_at(beamway_tcp, "127.0.0.3", options(Config, "c", [])),
     [begin
@@ -531,7 +531,7 @@ flood_of_strangers(Config) ->
     true = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
     true = beamway_peer:wait_until(fun() -> [] =:= [More || {Now, Then} <- lists:zip(usage(PeerB), Before), (More = Now - Then) > 4] end, ?WAIT_MS),
     {ok, Refused} = beamway_peer:call(PeerB, beamway_half_open, count, []),
-    %% The allocators keep some of what they have once had.
+    %% The allocators keep some of the memory that they have once obtained.
     true = beamway_peer:wait_until(fun() -> maps:get(in_use_kb, memory(PeerB)) < maps:get(in_use_kb, MemoryBefore) + ?LEFT_KB end, ?WAIT_MS),
     io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once; memory before ~0p, after ~0p~n", [All, Took, Refused, Most, MemoryBefore, memory(PeerB)]),
     %% The other clients disconnected before the node got to them.

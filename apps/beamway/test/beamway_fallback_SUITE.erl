@@ -52,7 +52,7 @@ link_server_hangs(Config) ->
      end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
     ok.
 
-%% The same with a net_setuptime that is shorter than the time that the server usually gets.
+%% The same case with a net_setuptime that is shorter than the time that the server usually gets.
 link_server_hangs_in_a_hurry(_Config) ->
     Hurry = #{args => ["-hidden", "-kernel", "net_setuptime", "1.9"]},
     [{One, OneNode}, {Odd, OddNode}] = [{Peer, Node} || _ <- [one, odd], {ok, Peer, Node} <- [beamway_peer:start(beamway_shm, Hurry)]],
@@ -111,7 +111,7 @@ driver_comes_later(Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% A node has its links even if the directory has a different name and the application's file is missing.
+%% A node gets its links even if the application's directory has a different name and its .app file is missing.
 application_without_its_name(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "carrier"),

@@ -43,7 +43,7 @@ as_both_say(_Config) ->
                            ok
                    end).
 
-%% Each connection has its own keys, and all data arrive intact.
+%% Each connection has its own keys, and all data arrives intact.
 encrypted(_Config) ->
     on_path(?FAR, fun(Net) ->
                           [begin
@@ -65,7 +65,7 @@ some_are_lost(_Config) ->
                           ok
                   end).
 
-%% The link then continues over one connection, as any link does, and spreads again.
+%% When all connections are lost, the link continues over a single new one, as any link does, and then spreads again.
 all_are_lost(_Config) ->
     on_path(?FAR, fun(Net) ->
                           {One, _, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
@@ -161,7 +161,7 @@ taken(Receiver) ->
     Receiver ! {taken, self()},
     receive {Receiver, N} -> N after 5000 -> error(no_receiver) end.
 
-%% Returns how many large messages arrive within a time, with a limited number in flight.
+%% Returns how many large messages arrive within FILL_MS, with a limited number in flight.
 filled(From, To) ->
     Sink = beamway_peer:run(To, fun() -> spawn(fun sink/0) end),
     beamway_peer:run(From, fun() -> fill(Sink, binary:copy(<<"f">>, ?MESSAGE_BYTES), 16, 0, erlang:monotonic_time(millisecond) + ?FILL_MS) end).

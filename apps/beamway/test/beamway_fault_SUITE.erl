@@ -65,7 +65,7 @@ resumes(Peer, Node) -> maps:get(resumes, link_of(Peer, Node), 0).
 
 until(Holds) -> _ = beamway_peer:wait_until(Holds, ?WAIT_MS).
 
-%% Starts a process that keeps the messages it gets.
+%% Starts a process that keeps the messages that it receives.
 keeper(Peer) -> beamway_peer:run(Peer, fun() -> spawn(fun() -> ?MODULE:keep([]) end) end).
 
 %% @doc The loop of that process.
@@ -202,7 +202,7 @@ cut_of_new_connections(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end).
 
-%% Behind a cut, a node does not notice that the peer's process has exited.
+%% While the path is cut, a node does not notice that the peer's process has exited.
 dies_within_a_cut(Config) ->
     {One, _, Other, OtherNode} = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     ok = fault(One, OtherNode, #{cut => both}),

@@ -139,7 +139,7 @@ nodedown_ms(Victim, Survivor, Watcher) ->
     DownAt = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Watcher) end, 10000),
     (DownAt - KilledAt) div 1000.
 
-%% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as soon as with stock distribution. On a busy
+%% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as quickly as with stock distribution. On a busy
 %% machine each process waits for its turn, and more processes are involved than with stock distribution, so the slowest round of stock
 %% distribution sets the limit.
 kill_of_an_idle_peer(Config) ->
@@ -230,8 +230,8 @@ send_large(To, Number) ->
 
 %% --- halt --------------------------------------------------------------------------------------------
 
-%% halt() right after sending drops what ERTS still has in its own queue, over every carrier. The messages that
-%% arrive must be the first ones, complete and without a gap, and must include those that had arrived before.
+%% halt() right after sending drops what ERTS still has in its own queue, over every carrier. The messages that arrive must be the first ones,
+%% complete and without a gap, and must include those that had arrived before the halt.
 halt_leaves_no_hole(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),

@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes behind a firewall that drops the state of silent connections and then their packets.
+%% @doc Nodes behind a firewall that drops the state of silent connections and then drops their packets.
 %%
-%% There is one pair of nodes for each carrier, all silent for longer than the firewall remembers. Then the same
-%% connection must still be there, carry calls, and report immediately that a peer was killed. Over shared memory
-%% (with a `socket_dir', as between containers) the ticks go through the ring, so only
-%% keepalive keeps the TCP socket in the firewall's memory. A plain socket that sends nothing
-%% proves that the firewall does forget.
+%% There is one pair of nodes for each carrier. All of them are silent for longer than the firewall remembers a connection. Then the same connection
+%% must still be there, carry calls, and report immediately that a peer was killed. Over shared memory (with a `socket_dir', as between containers)
+%% the ticks go through the ring, so only keepalive keeps the TCP socket in the firewall's memory. A plain socket that sends nothing proves that the
+%% firewall does forget.
 %%
-%% `make test' uses a firewall that drops its state after 4 seconds and ticks each second; `make test-idle' uses
-%% 60 seconds, ten minutes of silence and OTP's own net_ticktime. Needs root.
+%% With `make test', the firewall drops its state after 4 seconds, and the nodes tick every second; with `make test-idle', it drops its state after 60
+%% seconds, and the nodes are silent for ten minutes and use OTP's own net_ticktime. Needs root.
 -module(beamway_firewall_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests how many descriptors (which limit how many peers a node can have), how many processes, and how much memory each end of a link uses, and a
-%% node with many peers.
+%% @doc Tests how many descriptors (which limit how many peers a node can have), how many processes, and how much memory each end of a link uses. Also
+%% tests a node with many peers.
 -module(beamway_footprint_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -21,7 +21,7 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 -define(MANY, 450).
-%% What an idle link that can outlive its connection may hold more than one that cannot.
+%% How much more memory an idle link may use if it can outlive its connection.
 -define(SESSION_BYTES, 4096).
 
 %% The socket's port has one descriptor and the driver's port another, because the VM polls each descriptor for only one port.
@@ -49,7 +49,7 @@ takes_at_most(Descriptors, Processes, Carrier) ->
     [] = [Over || {Fds, Pids} = Over <- Taken, Fds > Descriptors orelse length(Pids) > Processes],
     ok.
 
-%% The driver keeps no data of an idle link (session_test), so what remains is in processes and in the table of links.
+%% The driver keeps no data for an idle link (session_test), so what remains is in processes and in the table of links.
 memory_to_outlive_connections(_Config) ->
     [Without, With] = [begin
                            {PeerA, _, PeerB, _} = beamway_peer:connected_pair(beamway_tcp, #{env => [{"BEAMWAY_RESUME_MS", Ms}]}),
@@ -59,7 +59,7 @@ memory_to_outlive_connections(_Config) ->
     [] = [Over || {More, Less} = Over <- lists:zip(With, Without), More > Less + ?SESSION_BYTES],
     ok.
 
-%% Returns false as long as the keeper is not at rest.
+%% Returns false as long as the keeper does not hibernate.
 memory_of_link(Peer) ->
     [Connection, Keeper] = processes_of_link(Peer),
     beamway_peer:run(Peer, fun() ->
@@ -74,8 +74,8 @@ memory_of_link(Peer) ->
                                end
                            end).
 
-%% A limit of 1024 descriptors, the default of most shells, is enough for that many peers. When a third of them exit at once, the node queries their
-%% hosts and determines the cause.
+%% A limit of 1024 descriptors, the default of most shells, is enough for MANY peers. When a third of them exit at once, the node queries their hosts
+%% and determines the cause.
 many_peers(_Config) ->
     Epmd = beamway_bench_nodes:start_epmd(),
     EpmdPort = beamway_bench_nodes:epmd_port(Epmd),

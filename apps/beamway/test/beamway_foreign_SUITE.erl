@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Programs that are not a plain `erl' of this OTP release, and other ways to start a node, over each carrier.
 %%
-%% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about Beamway, so
-%% Beamway nodes must use TCP with them, whichever side connects. Releases and Elixir only start an Erlang node in a
-%% different way, so it must get the same links as any other node.
+%% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about Beamway, so Beamway nodes must use TCP with
+%% them, whichever side connects. Releases and Elixir only start an Erlang node in a different way, so such a node must get the same links as any
+%% other node.
 -module(beamway_foreign_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).

@@ -44,8 +44,8 @@ under_test(Config) -> proplists:get_value(under_test, Config).
 log_file(Config) ->
     filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
 
-%% @doc Checks that a node started with these options gets links of that kind to the node under test, which reports tcp, whichever side calls. It
-%% logs the reason in a line that contains all the words, and messages of all sizes pass.
+%% @doc Checks that a node started with these options gets links of that kind to the node under test, which reports tcp, whichever side calls. One of
+%% the two nodes logs the reason in a line that contains all the words, and messages of all sizes pass.
 -spec falls_back(config(), beamway_peer:options(), Kind :: inet | tcp, Words :: [string()]) -> ok.
 falls_back(Config, Options, Kind, Words) ->
     falls_back(Config, Options, Kind, Words, [odd, healthy]).

@@ -54,7 +54,7 @@ the_held_may_end(Config) ->
     ok = end_senders(A, Senders),
     nobody_is_held(A, NodeB).
 
-%% A process that another one has suspended stays suspended until that process resumes it.
+%% A sender that another process has suspended stays suspended until that process resumes it.
 others_may_suspend_them_too(Config) ->
     {A, B, NodeB, _Counter, [Sender | _] = Senders} = held(Config),
     Other = beamway_peer:run(A, fun() ->
@@ -155,7 +155,7 @@ senders(Peer, Counter) ->
                end) || _ <- lists:seq(1, ?SENDERS)]
     end).
 
-%% Pauses so that less than 64 MB are queued, because more make the port busy. Without a connection it waits until it is stopped.
+%% Pauses so that less than 64 MB are queued, because a longer queue would make the port busy. Without a connection it waits until it is stopped.
 flood(To, Data) ->
     receive stop -> ok
     after 1 ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Nodes under the same kernel that cannot or may not share memory, because they are in different network namespaces or run as different users.
-%% They stay on TCP and log why; with the same `socket_dir' two namespaces do share memory. Each case tests both directions of calling. Needs root,
-%% because it creates a namespace and starts a node as a different user.
+%% They stay on TCP and log why; with the same `socket_dir' two namespaces do share memory. In each case, first one node calls, and then the other.
+%% Needs root, because it creates a namespace and starts a node as a different user.
 -module(beamway_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Tests the keeper of a real port over a TCP connection: when it sleeps, because each link has a keeper and every needless wake-up costs time; and
-%% what happens to the connection that accompanies a ring.
+%% Tests the keeper of a real port over a TCP connection. The tests check when the keeper sleeps, because each link has a keeper and every needless
+%% wake-up costs time, and what happens to the connection that accompanies a ring.
 -module(beamway_keeper_tests).
 
 -include_lib("eunit/include/eunit.hrl").

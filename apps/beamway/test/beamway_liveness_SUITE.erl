@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc No wait is longer than allowed, over each carrier: peers that stall while a connection is made, peers that stop later, long messages
+%% @doc No wait is longer than allowed, over each carrier: peers that stall while a connection is being set up, peers that stop later, long messages
 %% through slow readers, and one direction while the other is busy.
 %%
-%% With `BEAMWAY_TEST_LONG=1' in the environment peers are stopped while connecting in 200 rounds (24 by default), net_ticktime is 8 (4), the long
-%% message is 1 GB at 10 MB/s (150 MB), and the traffic both ways lasts 60 s (5 s).
+%% With `BEAMWAY_TEST_LONG=1' in the environment (defaults in parentheses), peers are stopped while connecting in 200 rounds (24), net_ticktime is 8
+%% (4), the long message is 1 GB at 10 MB/s (150 MB), and the traffic both ways lasts 60 s (5 s).
 -module(beamway_liveness_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -190,7 +190,7 @@ stopped_peer_is_seen(Config) ->
     Downs = beamway_peer:wait_until(fun() -> two_downs(Survivor, Watcher) end, 3 * TickS * 1000),
     Ms = erlang:monotonic_time(millisecond) - At,
     ct:log("both seen after ~b ms", [Ms]),
-    %% net_ticktime is accurate to a quarter.
+    %% net_ticktime is accurate to within a quarter.
     true = Ms >= TickS * 500 andalso Ms < TickS * 1250 + ?BUSY_MS,
     [net_tick_timeout, net_tick_timeout] = [Reason || {_, Reason} <- Downs],
     [exit(Flooder, kill) || Flooder <- Flooders],
@@ -375,11 +375,10 @@ send_for(Peer, FarPeer, Size, Ms) ->
 count(Ref) ->
     receive _ -> counters:add(Ref, 1, 1), count(Ref) end.
 
-%% The carrier's callbacks run on schedulers, and none may hold one for 10 ms. On a busy machine the
-%% system sometimes interrupts any callback, including those of stock distribution. So both are measured, one after the
-%% other, with a high priority if the system allows it, and one round of five has to be good, because a callback
-%% that holds its scheduler does so in each round. The total time for which schedulers were
-%% held is compared.
+%% The carrier's callbacks run on schedulers, and none may hold one for 10 ms. On a busy machine the system sometimes interrupts any callback,
+%% including those of stock distribution. So both are measured, one after the other, with a high priority if the system allows it, and one round of
+%% five has to be good, because a callback that holds its scheduler does so in each round. The case compares the total time for which schedulers were
+%% held.
 schedulers_stay_free(Config) ->
     one_of(5, fun() -> {held_ms(beamway_carrier:carrier(Config)), held_ms(inet_tcp)} end,
            fun({Own, Stock}) -> Own =< max(?HELD_MS, Stock) end, held).
@@ -389,7 +388,7 @@ held_ms(Carrier) ->
     ct:log("over ~p the distribution port held schedulers for ~b ms", [Carrier, Ms]),
     Ms.
 
-%% One scheduler for each node, because with more schedulers than CPUs the system would constantly interrupt them.
+%% Each node has one scheduler, because with more schedulers than CPUs the system would constantly interrupt them.
 long_schedules(Carrier) ->
     Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
     {PeerA, NodeA, PeerB, NodeB} = beamway_peer:connected_pair(Carrier, Options),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A peer's load, which is sent with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link is
-%% full, one of an older version or of stock OTP, and one that sends false data.
+%% @doc A peer's load, which is sent with ticks, acknowledgements and messages: what a node knows about a peer that is busy computing, whose link is
+%% full, that runs an older version or stock OTP, or that sends false data.
 -module(beamway_load_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -65,7 +65,7 @@ from_the_beginning(Config) ->
     [true = beamway_peer:wait_until(fun() -> is_map_key(peer_load_age_ms, info(Peer, Node)) end, ?WAIT_MS) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
     [?assertMatch(#{OtherNode := #{cpu_percent := _, loadavg1 := _, age_ms := AgeMs}} when AgeMs < 60000, beamway_peer:call(One, beamway, loads, []))].
 
-%% Neither node sends messages: what arrives is less than one message a second would take.
+%% Neither node sends messages: fewer bytes arrive than if there were one message a second.
 a_burner_shows_up(Config) ->
     {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "4", "-connect_all", "false"]}),
     Known = fun() -> info(One, OtherNode) end,
@@ -105,7 +105,7 @@ a_full_link_tells(Config) ->
                 [maps:get(peer_load_age_ms, info(Peer, Node), none) || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}]]
             end || _ <- lists:seq(1, 10)],
     ct:pal("~p", [Ages]),
-    %% Samples are a second apart, and large messages are queued before the load.
+    %% Samples are a second apart, and large messages are queued ahead of the load.
     ?assert(lists:all(fun(Age) -> Age < 4000 end, lists:append(lists:nthtail(5, Ages)))).
 
 %% @doc Sends endlessly.
@@ -121,8 +121,8 @@ metrics(Config) ->
     [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
      || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available"]].
 
-%% The peer is never asked for its load average unless a caller wants a younger value or the peer has redefined the attribute.
-%% The value may be as old as one tick and two seconds, so ticks are far apart here.
+%% The peer is never asked for its load average unless a caller wants a more recent value or the peer has redefined the attribute. The value may be as
+%% old as one tick and two seconds, so ticks are far apart here.
 placement_does_not_ask(Config) ->
     {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "40"]}),
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]) || Peer <- [One, Other]],

@@ -6,8 +6,8 @@
 %% block that payloads repeat has a prime length, so a misplaced fragment never looks right.
 %%
 %% The group `beamway_small' has a ring of 64 KB, which cannot hold a fragment of a larger message. With `BEAMWAY_TEST_LONG=1' in the environment
-%% the sizes around the ring are tried byte by byte and there are more talkers; `BEAMWAY_TEST_HUGE=1' adds a 2.2 GB message, which needs about 10 GB
-%% of memory.
+%% sizes around that of the ring are tried byte by byte, and there are more talkers; `BEAMWAY_TEST_HUGE=1' adds a 2.2 GB message, which needs about 12
+%% GB of memory.
 -module(beamway_messages_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of nodes on two OTP releases, each with Beamway built for its own release; either side may call.
 %%
-%% Needs an OTP other than the runner's ({@link beamway_other_otp} explains how to name it). `make test-otp27' has one, and runs the other
-%% suites over the same mixture. The group `inet_tcp' shows what stock distribution does between the two releases.
+%% Needs an OTP other than the runner's ({@link beamway_other_otp} explains how to name it). `make test-otp27' provides one, and runs the other suites
+%% with the same mixture. The group `inet_tcp' shows what stock distribution does between the two releases.
 -module(beamway_mixed_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -11,7 +11,7 @@
 
 -define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_rdma]).
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
-%% Sizes around that of one and of several fragments, and larger than a ring.
+%% Sizes around those of one and of several fragments, and sizes larger than a ring.
 -define(SIZES, [0, 1, 100, 4096, 65400, 65536, 65600, 131072, 1000003, 12000017]).
 
 suite() -> [{timetrap, {minutes, 3}}].

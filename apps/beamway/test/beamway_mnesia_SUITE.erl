@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Mnesia on three nodes over each carrier: transactions run on all of them while one node is separated from the
-%% others, is stopped, or is killed, and comes back.
+%% others, is stopped, or is killed, and then comes back.
 %%
 %% In the end all three nodes must have everything that was committed on the two nodes that stay together, and also
 %% those earlier commits of the third node that had reached the others. In the group `inet_tcp' the cases show what
@@ -45,8 +45,8 @@ parted_and_joined(Config) ->
                            fun() -> true = beamway_peer:call(Peer, erlang, set_cookie, [Node, beamway_test]), ok end
                    end).
 
-%% Called on the node that is separated. A cut cable takes all connections at the same moment, so global must not notice the first
-%% loss while it can still tell the others, because they would then disconnect from each other.
+%% Called on the node that is separated. A cut cable breaks all connections at the same moment. So global must not notice the first loss while it can
+%% still report it to the other nodes, because these would then disconnect from each other.
 leave(Others) ->
     Global = whereis(global_name_server),
     true = erlang:set_cookie(node(), another),
@@ -100,7 +100,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     ok = call(Minority, forget, []),
     {Minority, Majority}.
 
-%% The disc copy of a killed node is as old as the kill. The node fetches on its own what it has missed.
+%% The disc copy of a killed node dates from when the node was killed. The node itself fetches the updates that it has missed.
 killed_and_returned(Config) ->
     {Majority, Minority} = cluster(Config),
     [ok = call(Member, listen, []) || Member <- Majority],
@@ -133,7 +133,7 @@ cluster(Config) ->
     ok = call(hd(Members), tables, [Nodes]),
     {lists:droplast(Members), lists:last(Members)}.
 
-%% Nodes only reconnect when a case asks for it, because mnesia then checks whether their data have diverged.
+%% Nodes only reconnect when a case asks for it, because mnesia then checks whether their data has diverged.
 start_member(Config, Name) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Name),
     Args = ["-kernel", "net_ticktime", "4", "-kernel", "dist_auto_connect", "never", "-mnesia", "dir", "\"" ++ Dir ++ "\""],

@@ -61,8 +61,8 @@ every_fault(Config) ->
     [Cut] = [Effect || #{fault := {cut_tcp, _, _}, effect := Effect} <- Executed],
     Cut = case carrier(Config) of stock -> true; _ -> paused end.
 
-%% A node that cannot open anything, not even its own code, makes its first call: it logs this, survives, and connects later. (A stock node crashes,
-%% because net_kernel itself calls dist_util, and a module that cannot be loaded crashes it.)
+%% A node that cannot open any file, not even its own code, makes its first call. It logs the failure, survives, and connects later. (A stock node
+%% crashes, because its net_kernel calls dist_util and crashes if that module cannot be loaded.)
 first_connection_without_descriptors(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, _} = beamway_peer:start(Carrier),
@@ -81,7 +81,7 @@ the_oracle_sees(Config) ->
     exit(Meddler, kill),
     true = lists:keymember(false_nodedown, 1, Findings).
 
-%% Repeats, because the first disconnect may come before the oracle counts.
+%% Disconnects repeatedly, because the first disconnect may come before the oracle starts counting.
 disconnect_some(Owner) ->
     _ = [is_disconnected(Pid) || Pid <- beamway_peer:started()],
     receive after 500 -> ok end,

@@ -60,7 +60,7 @@ a_follower_is_slow(Way, Config) ->
     true = count(Slow) > 0,
     ok = beamway_peer:stop_started().
 
-%% A process that did not ask for this is suspended by a hung peer, so that memory is bounded.
+%% A process that did not ask for this is suspended when it sends to a hung peer, so that memory is bounded.
 others_are_suspended(Config) ->
     {Leader, [_, {HungPeer, Hung}]} = cluster(Config),
     ok = beamway_peer:sigstop(HungPeer),
@@ -91,7 +91,7 @@ ways(Config) ->
     ok = beamway_peer:stop(Peer),
     [nosuspend, send_nosuspend] ++ [async_dist || Has].
 
-%% Runs for ?RUN_MS and returns how often the leader was found suspended, looking every 10 ms.
+%% Lets the leader run for ?RUN_MS and checks every 10 ms whether it is suspended. Returns how often it was, and what the leader has counted.
 lead(Peer, Way, Followers) ->
     beamway_peer:run(Peer, fun() ->
         Leader = spawn(fun() -> begin_leading(Way, Followers) end),

@@ -205,7 +205,7 @@ port_goes_down(Config) ->
     ok = delete_device(Config),
     ok = add_device(Config).
 
-%% Deleting a device waits until all its users have closed it.
+%% Deleting a device blocks until all its users have closed it.
 device_goes(Config) ->
     {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
     Watcher = beamway_peer:watch_nodedown(One),
@@ -216,7 +216,7 @@ device_goes(Config) ->
     ct:log("nodedown: ~0p", [Reason]),
     true = Us < 5000000,
     ok = beamway_peer:run(One, fun() -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Load) end),
-    %% A call of the load may have reconnected them.
+    %% A call that the load made may have reconnected them.
     true = beamway_peer:call(Other, net_kernel, connect_node, [OneNode]),
     beamway_peer:assert_link(One, OtherNode, tcp),
     ok = add_device(Config),
@@ -240,7 +240,7 @@ doctor(Config) ->
 start_two(OneOptions, OtherOptions) ->
     start_two(beamway_rdma, OneOptions, OtherOptions).
 
-%% Both start at the same time, because a node takes seconds to boot where there is such a device.
+%% Both start at the same time, because a node takes seconds to boot on a host with such a device.
 start_two(Carrier, OneOptions, OtherOptions) ->
     Starts = beamway_peer:async(fun() -> beamway_peer:start(Carrier, OtherOptions) end),
     {ok, One, OneNode} = beamway_peer:start(Carrier, OneOptions),

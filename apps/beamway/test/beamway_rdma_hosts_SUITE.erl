@@ -76,8 +76,8 @@ packets_are_lost(Config) ->
     ok = run("tc qdisc del dev " ++ Interface ++ " root"),
     Connection = beamway_peer:controller(Here, ThereNode).
 
-%% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops permanently (even rping
-%% can no longer connect). So the case creates the device again, which is not necessary for a real one.
+%% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops permanently (even rping can no longer connect). So
+%% the case creates the device again, which is not necessary for a real device.
 wire_is_cut(Config) ->
     {Here, _, There, ThereNode} = connected(Config),
     Watcher = beamway_peer:watch_nodedown(Here),

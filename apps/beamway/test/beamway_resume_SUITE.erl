@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Callers that have no right to a link, and callers that have the key of one and lie (docs/dev/session.md).
 %%
-%% The caller is the test itself. It calls the node under test, which has a link to `Other', the one that the caller is after, and a link to `Friend',
-%% which no case may touch. A caller without the key gets nothing: it is rejected and counted, and the link keeps its connection. A caller
-%% with the key counts as the peer, so if it lies, it can end this one link, and the log says why.
+%% The caller is the test itself. It calls the node under test, which has two links: the one to `Other' is the link that the caller wants, and no case
+%% may affect the one to `Friend'. A caller without the key gets nothing: it is rejected and counted, and the link keeps its connection. A caller with
+%% the key counts as the peer, so if it lies, it can end this one link, and the log says why.
 -module(beamway_resume_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -17,7 +17,7 @@
 -define(COOKIE, beamway_test).
 -define(CALLERS, 20).
 -define(CALLS, 50).
-%% The peer acknowledges at least each 256 KB.
+%% The peer acknowledges data at least every 256 KB.
 -define(ACK_BYTES, 262144).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -25,7 +25,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> beamway_carrier:all([beamway_tcp, beamway_tls, beamway_shm]).
 
 groups() ->
-    %% With a ring, no data and so no position belongs to the connection. With TLS, a caller that lies must first set up TLS with keys of the link.
+    %% With a ring, the connection carries no data, so it has no position. With TLS, a caller that lies must first set up TLS with keys of the link.
     beamway_carrier:only(
       [{Case, [beamway_tcp]} || Case <- [two_nodes_with_one_token, read_what_was_never_sent, asks_for_bytes_that_are_gone]],
       beamway_carrier:groups([beamway_tcp, beamway_tls, beamway_shm],
@@ -43,7 +43,7 @@ init_per_group(Carrier, Given) ->
 
 end_per_group(_Carrier, _Config) -> beamway_peer:stop_started().
 
-%% Both others have called the node under test, so it has one answering process for each of them.
+%% The other two nodes have called the node under test, which therefore has one answering process for each of them.
 init_per_testcase(_Case, Config) ->
     {Peer, _} = proplists:get_value(under_test, Config),
     [{Other, _}, {Friend, _}] = [proplists:get_value(Who, Config) || Who <- [other, friend]],
@@ -99,8 +99,8 @@ another_version(Config) ->
                             end || Kind <- [resume, spread, join]]
                    end, Config).
 
-%% The token of a link passes in clear text, and every node of the cluster has the cookie. Without the key they are useless. Nobody without the cookie
-%% gets a MAC that is computed with it.
+%% The token of a link is sent in clear text, and every node of the cluster has the cookie. Without the key they are useless. Nobody without the
+%% cookie gets a MAC that is computed with it.
 an_id_is_not_enough(Config) ->
     is_rejected(8, fun() ->
                            [begin
@@ -122,7 +122,7 @@ an_id_is_not_enough(Config) ->
                             end || Cookie <- [?COOKIE, another_cookie]]
                    end, Config).
 
-%% A proof that was right on another connection is wrong on this one, even if the caller sends the same random number.
+%% A proof that was valid on one connection is invalid on another, even if the caller sends the same random number.
 a_replayed_proof(Config) ->
     is_rejected(1, fun() ->
                            Caller = beamway_session:random(),
@@ -133,7 +133,7 @@ a_replayed_proof(Config) ->
                            gen_tcp:close(First)
                    end, Config).
 
-%% Even with the key, a connection must be newer than the current one, and a connection that joins it must have its number.
+%% Even with the key, a connection must be newer than the current one, and a connection that joins it must have the same number.
 an_old_number(Config) ->
     is_rejected(3, fun() ->
                            [begin
@@ -156,7 +156,7 @@ wrong_proof(Config) ->
     {Socket, Talk, Number} = challenged(resume, another_cookie, Config),
     ok = is_refused(Socket, beamway_session:proof(Talk#{key := crypto:strong_rand_bytes(32)}, Number + 2, 0)).
 
-%% Each of these callers is counted, the link keeps its connection and works, and the processes that answered are gone.
+%% Checks that each of these callers is counted, that the link keeps its connection and works, and that the processes that answered have exited.
 is_rejected(Count, Call, Config) ->
     [{Peer, Node}, {Other, OtherNode}] = [proplists:get_value(Who, Config) || Who <- [under_test, other]],
     Refused = fun() -> {ok, Total} = beamway_peer:call(Peer, beamway_links, resumes_refused, []), Total end,
@@ -174,8 +174,8 @@ answering(Peer) ->
 
 %% ---- callers that have the key ----
 
-%% Another node has a copy of the peer's state, such as a virtual machine that was restored from a snapshot. It gets the link, because nothing tells it
-%% apart from the peer, but the peer takes the link back, and no message is lost.
+%% Another node has a copy of the peer's state, as when a virtual machine has been restored from a snapshot. The copy gets the link, because nothing
+%% tells it apart from the peer, but the peer takes the link back, and no message is lost.
 two_nodes_with_one_token(Config) ->
     [{Peer, Node}, {Other, OtherNode}] = [proplists:get_value(Who, Config) || Who <- [under_test, other]],
     Collector = beamway_peer:run(Other, fun() -> spawn(fun() -> beamway_cut_load:numbers(0) end) end),
@@ -214,7 +214,7 @@ asks_for_bytes_that_are_gone(Config) ->
                    end, ?WAIT_MS),
     ends_the_link(0, "requests bytes that it has acknowledged", Config).
 
-%% The link ends with one line that gives the reason, and the two nodes can connect again.
+%% The link ends, one line in the log gives the reason, and the two nodes can connect again.
 ends_the_link(Position, Words, Config) ->
     [{Peer, Node}, {Other, OtherNode}] = [proplists:get_value(Who, Config) || Who <- [under_test, other]],
     Log = proplists:get_value(log, Config),

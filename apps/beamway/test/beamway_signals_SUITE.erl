@@ -356,7 +356,7 @@ calls(Config) ->
         {badrpc, {'EXIT', {undef, _}}} = rpc:call(Node, no_such_module, f, []),
         Keys = [rpc:async_call(Node, erlang, abs, [-N]) || N <- lists:seq(1, 200)],
         true = lists:seq(1, 200) =:= [rpc:yield(Key) || Key <- Keys],
-        %% gen_server between nodes, whose reply comes through an alias.
+        %% A gen_server call between nodes, whose reply comes through an alias.
         true = is_list(gen_server:call({kernel_sup, Node}, which_children)),
         {'EXIT', {noproc, _}} = (catch gen_server:call({beamway_nobody, Node}, hello)),
         Home = rpc:call(Node, rpc, call, [Home, erlang, node, []])

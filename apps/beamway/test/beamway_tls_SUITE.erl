@@ -2,8 +2,8 @@
 %% @doc The TLS carriers: everything that works over TCP must also work over TLS. {@link beamway_tls_entry_SUITE} tests which certificates are
 %% accepted.
 %%
-%% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
-%% beamway_messages_SUITE}). Each case here starts its own nodes. The run creates the certificates.
+%% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link beamway_messages_SUITE}). Each case here starts its own nodes. The
+%% certificates are created for each run.
 -module(beamway_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -154,7 +154,7 @@ silent_callers_keep_nobody_waiting(_Config) ->
     %% The node closes these connections after net_setuptime, as it does for any caller.
     [closed = read_to_end(Socket) || Socket <- Sockets].
 
-%% ssl of OTP 27 sends an alert before it closes.
+%% ssl of OTP 27 sends an alert before it closes a connection.
 read_to_end(Socket) ->
     case gen_tcp:recv(Socket, 0, 20000 * beamway_runner:slowness()) of
         {ok, [21 | _]} -> read_to_end(Socket);
@@ -199,8 +199,8 @@ another_certificate_in_place(_Config) ->
     ok = beamway_peer:call(Renewed, beamway, reload_certificates, []),
     false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
 
-%% With the option, a link moves to a connection on which its peer sees the new certificate, while calls continue. A certificate that the peer rejects
-%% leaves the link on its old connection, and the next one that is good is used. It does not matter which side called.
+%% With the option, a link moves to a connection on which its peer sees the new certificate, while calls continue. If the peer rejects the
+%% certificate, the link stays on its old connection, and the next valid certificate is used. It does not matter which side called.
 connections_are_renewed(Config) ->
     [renewed(Config, Caller, Connections) || {Caller, Connections} <- [{renews, "1"}, {other, "1"}, {renews, "2"}]],
     ok.
@@ -245,7 +245,7 @@ files_are_watched(Config) ->
     Second = shown_to(Other),
     false = First =:= Second.
 
-%% Links without a session, and rings, keep their connections, while a link with one moves.
+%% Rings and links without a session keep their connections, while a link with a session moves.
 other_links_stay(_Config) ->
     File = beamway_certificates:optfile("stays", good),
     {ok, One, _} = beamway_peer:start(beamway_tls_shm, #{flags => tls_flags("beamway_tls", File), env => [{"BEAMWAY_RENEW_CONNECTIONS", "true"}]}),
@@ -262,7 +262,7 @@ other_links_stay(_Config) ->
     true = beamway_peer:wait_until(fun() -> renewals(One, Moves) > 0 end, ?RENEWED_MS),
     Before = Connections().
 
-%% Starts a node with the option and a certificate of its own, and one that records its peer's certificate.
+%% Starts a node with the option and a certificate of its own, and a second node that records its peer's certificate.
 pair_with_option(Config, Name, Carrier, Environment) ->
     File = beamway_certificates:optfile(Name, good),
     Log = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".log"),
@@ -323,7 +323,7 @@ start_with_arguments(More) ->
                                                                      {Name, Value} <- Server]),
     beamway_peer:start(beamway_tls, #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments ++ More]}).
 
-%% The file has no certificate for calling nodes. Where both give an option, the file's value is used.
+%% The file has no certificate for outgoing connections, so it comes from the command line. If an option is in both, the file's value is used.
 options_beside_file(_Config) ->
     {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
     {ok, [[_, {client, Client}]]} = file:consult(beamway_certificates:good()),

@@ -63,7 +63,7 @@ other_authority(Config) -> refused(Config, other_authority, [calls, is_called], 
 
 expired(Config) -> refused(Config, expired, [calls, is_called], "Certificate Expired").
 
-%% ssl has the same alert for certificates that are not yet valid and those that have expired.
+%% ssl sends the same alert for certificates that are not yet valid as for those that have expired.
 not_yet_valid(Config) -> refused(Config, not_yet_valid, [calls, is_called], "Certificate Expired").
 
 revoked(Config) -> refused(Config, revoked, [calls, is_called], "Certificate Revoked").
@@ -73,7 +73,7 @@ self_signed(Config) -> refused(Config, self_signed, [calls, is_called], "Bad Cer
 %% A server always has a certificate.
 no_certificate(Config) -> refused(Config, no_certificate, [calls], "ertificate").
 
-%% A caller's certificate has no host name to check. OTP 27.3.4 sends a different alert for it from older releases.
+%% A caller's certificate has no host name to check. OTP 27.3.4 does not send the same alert for it as older releases.
 other_host(Config) -> refused(Config, other_host, [is_called], "Handshake Failure|Bad Certificate").
 
 good_is_let_in(Config) ->
@@ -122,7 +122,7 @@ verifies_nobody() -> list_to_integer(erlang:system_info(otp_release)) < 26.
 
 %% ---- helpers ----
 
-%% The host's name may resolve to another loopback address, 127.0.1.1 on Debian.
+%% The host's name may resolve to a different loopback address, 127.0.1.1 on Debian.
 -define(NO_TLS, "beamway: no TLS connection with 127\\.0\\.[01]\\.1:").
 
 refused(Config, Kind, Ways, Reason) ->

@@ -69,7 +69,7 @@ node_of_tls() ->
     {ok, Peer, _} = beamway_peer:start(beamway_tls),
     Peer.
 
-%% A side may have finished before the cut; if no byte has passed, neither has.
+%% A side may have finished before the cut; if no byte has passed, neither side has finished.
 ends({Caller, Accepter, _}, Bytes) ->
     [true = Ended =:= shutdown orelse (Bytes > 0 andalso element(1, Ended) =:= taken) || Ended <- [Caller, Accepter]],
     true = lists:member(shutdown, [Caller, Accepter]).

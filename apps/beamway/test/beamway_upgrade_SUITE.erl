@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node constantly calls
-%% every other. No call may fail except to or from the node that is being restarted.
+%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node constantly calls every other. No call may fail
+%% except calls to or from the node that is being restarted.
 %%
 %% The same is done from release 0.1.0 to this version and back, with two versions of the carrier that have no link in
 %% common, and, as the oracle, with stock nodes only. If another OTP release is specified, the cluster is also moved
@@ -25,7 +25,7 @@ all() ->
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% Half as many restarts as in the other cases are enough to prove the case itself.
+%% Half as many restarts as in the other cases are enough to show that the test itself works.
 stock_alone(_Config) ->
     roll([stock(), stock()]).
 
@@ -105,7 +105,7 @@ begin_member(Name, #{version := Version, carrier := Carrier, options := Options}
     ok = beamway_peer:call(Peer, beamway_upgrade_load, serve, []),
     #{name => Name, node => Node, peer => Peer, version => Version}.
 
-%% The callers on the other nodes connect to a new node on their own, and it connects to them, so this only waits until all have.
+%% The callers on the other nodes connect to a new node on their own, and it connects to them, so this only waits until all connections are up.
 mesh(Members) ->
     Nodes = lists:sort([Node || #{node := Node} <- Members]),
     [_ = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || #{peer := Peer} <- Members, Node <- Nodes],
@@ -118,7 +118,7 @@ sees(#{peer := Peer, node := Own}, Nodes) ->
 begin_load(#{peer := Peer, node := Own}, Nodes) ->
     beamway_peer:call(Peer, beamway_upgrade_load, call_all, [Nodes -- [Own]]).
 
-%% Every node has the best link to every other that their versions allow.
+%% Checks that every node has the best link to every other node that their versions allow.
 links_are_right(Members) ->
     [ok = beamway_peer:assert_link(Peer, Other, kind(Version, OtherVersion))
      || #{peer := Peer, node := Node, version := Version} <- Members,
@@ -134,7 +134,7 @@ kind(_, _) -> tcp.
 
 %% --- calls ---------------------------------------------------------------------------------------------
 
-%% Every caller of every node makes progress.
+%% Waits until every caller on every node has made progress.
 all_call(Members) ->
     Before = [calls(Member) || Member <- Members],
     [_ = beamway_peer:wait_until(fun() -> have_grown(calls(Member), Calls) end, 60000)
@@ -151,7 +151,7 @@ have_grown(Now, Before) ->
 failures(#{peer := Peer}) ->
     beamway_peer:call(Peer, beamway_upgrade_load, failures, []).
 
-%% The call was to or from a node that was being restarted at the time.
+%% Returns whether the call was to or from a node that was being restarted at the time.
 is_excused(#{from := From, to := To, began := CallBegan, ended := CallEnded}, Restarts) ->
     lists:any(fun({Node, Began, Ended}) ->
                       (Node =:= From orelse Node =:= To) andalso CallEnded >= Began andalso CallBegan =< Ended

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two versions of the carrier in one cluster, and another version's modules loaded into a running
-%% node. One is version 0.1.0; versions that do not exist yet are built from the same sources with other numbers
-%% ({@link beamway_builds}).
+%% @doc Two versions of the carrier in one cluster, and another version's modules loaded into a running node. One of them is version 0.1.0; versions
+%% that do not exist yet are built from the same sources with other numbers ({@link beamway_builds}).
 %%
-%% Two versions must never reject each other: they share memory if they can, otherwise they fall back to TCP, and both ends log why. Each case tests
-%% both directions of calling.
+%% Two versions must never reject each other: they share memory if they can, otherwise they fall back to TCP, and both ends log why. In each case,
+%% first one node calls, and then the other.
 -module(beamway_versions_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
@@ -110,8 +109,8 @@ kind(_, _) -> tcp.
 
 %% --- code that is replaced while it runs ---------------------------------------------------------------
 
-%% Loads the modules three times, because the second load makes the code that started the link old, and purges it. One process keeps calling
-%% throughout, and the connection stays the same.
+%% Loads the modules three times, because the code that started the link becomes old with the first load and is purged with the second. One process
+%% keeps calling throughout, and the connection stays the same.
 reload_keeps_links(Config) ->
     Builds = [build(Config, beamway_builds:later_fields()), beamway_peer:ebin(), build(Config, [])],
     lists:foreach(fun(Carrier) ->
@@ -154,7 +153,7 @@ load(File) ->
     {Module, true} = {Module, left(Module, erlang:monotonic_time(millisecond) + 20000)},
     {module, Module} = code:load_abs(File).
 
-%% An idle link over TLS leaves old code within half a second; a purge before that would kill it.
+%% The processes of an idle link over TLS leave old code within half a second; a purge before that would kill them.
 left(Module, EndMs) ->
     code:soft_purge(Module) orelse
         begin

@@ -91,7 +91,7 @@ ended(Peer, Node) ->
 has_fact(#{facts := Facts}, Wanted) ->
     ?assertMatch([_ | _], [Text || #{text := Text} <- Facts, string:find(Text, Wanted) =/= nomatch], {Wanted, Facts}).
 
-%% Ticks once a second, four times in four seconds, instead of four times in sixty.
+%% Makes the node tick once a second, which is four times in four seconds instead of four times in sixty.
 quick_ticks() -> [{args, ["-kernel", "net_ticktime", "4"]}].
 
 %% ---- cases ----
@@ -123,7 +123,7 @@ restarted(Config) ->
     ok = beamway_peer:sigcont(One),
     ?assertMatch(#{cause := Cause} when Cause =:= peer_restarted; Cause =:= peer_ended, ended(One, OtherNode)).
 
-%% A process that asks as soon as it receives `nodedown' gets the verdict, although the peer's epmd is asked first.
+%% A process that asks as soon as it receives `nodedown' gets the verdict, although the peer's epmd is queried first.
 asked_at_once(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Parent = self(),
@@ -147,7 +147,7 @@ disconnected(Config) ->
     #{cause := disconnected, short := Short} = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"the_operator">>), Short).
 
-%% @doc Disconnects the node in a registered process that lives slightly longer, because once a process has exited, only its pid is known.
+%% @doc Disconnects the node from a registered process that lives slightly longer, because once a process has exited, only its pid is known.
 drop_node(Node) ->
     true = register(the_operator, self()),
     true = erlang:disconnect_node(Node),
@@ -158,7 +158,7 @@ disconnected_by_the_peer(Config) ->
     true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
     ?assertMatch(#{cause := peer_closed}, why(Pair)).
 
-%% The peer's epmd has ended, but the peer has not.
+%% The peer's epmd has exited, but the peer has not.
 without_epmd(Config) ->
     {{_, OneNode, Other, _} = Pair, _, Epmd} = pair_with_epmd(Config),
     ok = end_epmd(Epmd),
@@ -184,7 +184,7 @@ epmd_restarted(Config) ->
         signal("TERM", Port)
     end.
 
-%% The peer's process ends while its epmd accepts connections but does not answer.
+%% The peer's process exits while its epmd accepts connections but does not answer.
 epmd_hangs(Config) ->
     [begin
          {{_, _, Other, _} = Pair, Port, Epmd} = pair_with_epmd(Config),
@@ -229,7 +229,7 @@ peer_stopped(Config) ->
     #{cause := peer_hung} = Link = why(Pair),
     has_fact(Link, <<"the last bytes came from the peer">>).
 
-%% The other node sees silence and closes the link; this one notices when it runs again.
+%% The other node receives nothing and closes the link; this node notices when it runs again.
 stopped_here(Config) ->
     {One, OneNode, Other, _} = Pair = pair(Config, quick_ticks()),
     ok = beamway_peer:sigstop(One),
@@ -238,7 +238,7 @@ stopped_here(Config) ->
     #{cause := this_node_stopped} = Link = why(Pair),
     has_fact(Link, <<"this node did not run for">>).
 
-%% The link outlives a short stop of this node, and the record says when it was, also when it is read later.
+%% The link outlives a short stop of this node, and the record says when the stop was, even if the record is read later.
 paused_here(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     {Stop, Read, Later} = {6000, 3000, 9000},
@@ -420,13 +420,13 @@ corrupt(Config) ->
     ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
 
-%% The reason is known even if the link ends before the recorder gets round to it.
+%% The reason is known even if the link ends before the recorder has handled the message that it is up.
 ended_at_once(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config),
     ok = beamway_peer:run(One, fun() -> ?MODULE:end_at_once(OtherNode) end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
 
-%% @doc Ends a second link to the node while the recorder has only the message about its beginning.
+%% @doc Ends a second link to the node while the recorder has not yet handled the message that the link is up.
 end_at_once(Node) ->
     [Link] = [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node],
     Recorder = whereis(beamway_recorder),
@@ -436,7 +436,7 @@ end_at_once(Node) ->
     true = erlang:resume_process(Recorder),
     ok.
 
-%% A recorder that crashes is restarted and finds the links; one that crashes repeatedly is given up, and the links continue.
+%% A recorder that crashes is restarted and finds the links. If it crashes repeatedly, it is not restarted any more, and the links continue.
 without_recorder(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     Kill = fun() -> beamway_peer:run(One, fun() ->
@@ -490,7 +490,7 @@ tool(Config) ->
 
 %% ---- processes that fill the link ----
 
-%% Three processes send 100 bytes, 2 KB and 100 KB, each at its own rate: with headers some 650, 2,000 and 4,000 KB per second.
+%% Three processes send 100 bytes, 2 KB and 100 KB, each at its own rate: with headers about 650, 2,000 and 4,000 KB per second.
 senders(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() ->
@@ -551,7 +551,7 @@ send_all(Name, Node, {Bytes, Times}) ->
           end),
     _ = beamway_peer:wait_until(fun() -> whereis(Name) =/= undefined end, ?WAIT_MS).
 
-%% A peer does not read, so the waiting senders are named, here and in the record.
+%% The peer does not read, so both `senders/2' and the record name the processes whose messages are queued.
 senders_that_wait(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     ok = beamway_peer:sigstop(Other),

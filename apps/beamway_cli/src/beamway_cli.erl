@@ -78,14 +78,14 @@ asks_epmd([Command | Words]) ->
     lists:member(Command, beamway_cli_help:commands()) andalso not lists:any(fun(Word) -> Word =:= "-h" orelse Word =:= "--help" end, Words);
 asks_epmd([]) -> false.
 
-%% In place of a word that is not valid UTF-8, a VM with a locale of UTF-8 has the error of unicode:characters_to_list/2.
+%% If an argument is not valid UTF-8, a VM with a UTF-8 locale replaces it with the error that unicode:characters_to_list/2 returns.
 legible(Words) ->
     case [Valid || {_, Valid, _} <- Words] of
         [] -> ok;
         [Valid | _] -> throw({illegible, Valid})
     end.
 
-%% OTP's epmd client crashes on any other value whenever it is used.
+%% OTP's epmd client crashes whenever it is used if this value is not a valid port.
 epmd_port(Text) ->
     case string:to_integer(Text) of
         {Port, ""} when Port > 0, Port < 65536 -> ok;

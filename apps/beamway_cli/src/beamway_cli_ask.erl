@@ -19,7 +19,7 @@
 -type options() :: #{node => string(), cookie_file => file:filename()}.
 
 -define(CALL_MS, 5000).
-%% kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that is running rejects the connection immediately.
+%% This is kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that is running rejects the connection immediately.
 -define(SETUP_MS, 7000).
 -define(SILENT_MS, 6000).
 

@@ -109,7 +109,7 @@ advised(Node, Nodes) ->
 pair_text(#{pair := {A, B}, bytes := Bytes, share := Share, distance := Distance}) ->
     io_lib:format("~ts and ~ts have exchanged ~b bytes, ~.1f % of all, at a distance of ~w~n", [A, B, Bytes, 100 * Share, Distance]).
 
-%% Returns all nodes that the node is connected to, except this command.
+%% Returns the node and all nodes that it is connected to, except this command.
 meant(all, Node) -> [Node | call(Node, erlang, nodes, [connected])] -- [node()];
 meant(Nodes, _) -> Nodes.
 

@@ -16,7 +16,7 @@ run(#{cookie := true}) -> {ok, [cookie(), $\n]};
 run(#{file := File}) -> write(File, ["# beamway keygen, ", calendar:system_time_to_rfc3339(os:system_time(second)), $\n, base64:encode(random()), $\n]);
 run(_) -> {usage, "where to? Expected the name of a new file, or --cookie"}.
 
-%% Hexadecimal, because its characters are not special in any shell or option parser.
+%% The cookie is hexadecimal, because hexadecimal digits are not special in any shell or option parser.
 cookie() -> string:lowercase(binary:encode_hex(random())).
 
 random() -> crypto:strong_rand_bytes(?BYTES).

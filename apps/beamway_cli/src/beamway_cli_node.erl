@@ -24,8 +24,8 @@
 -define(MESH_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], step := [node()], index := non_neg_integer(), slurm := boolean()}.
-%% `step' contains the peers that share this node's tree and, in a Slurm job, exit together with it. There they are the nodes of the step, without
-%% those added by `--connect'.
+%% `step' contains the peers that share this node's tree and, in a Slurm job, exit together with it. In a job, these are the nodes of the step,
+%% without those added by `--connect'.
 
 %% @doc Runs until the node is to stop, and returns its exit status.
 -spec run(map()) -> 0..255.
@@ -144,8 +144,8 @@ is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extr
 is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 
 %% If epmd is not running, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port
-%% to two processes that start listening at the same time, so a start that found no epmd is repeated. If an epmd answers before and after the start,
-%% it may not have been the same one, which another attempt reveals. If it was the same one throughout, the failure has a different cause.
+%% to two processes that start listening at the same time, so a start that found no epmd is repeated. Even if an epmd answers both before and after
+%% the start, it may be a different one each time, which another attempt reveals. If it is the same one throughout, the failure has a different cause.
 started(Name, Domain, End, Try) ->
     Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
@@ -330,7 +330,7 @@ ready(_, _, _) -> ok.
 
 ended(#{index := 0, step := Step, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
-    %% All of them must have done this before the first one exits.
+    %% All nodes must have done this before the first one exits.
     _ = [{ending(), erpc:multicall(Step, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
     _ = [erpc:multicast(Step, ?MODULE, finish, [Status]) || Slurm],
     %% Casts must be sent before the connections close.

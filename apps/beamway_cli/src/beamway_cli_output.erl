@@ -36,7 +36,7 @@ failure(Port, Wait) ->
     after Wait -> ok
     end.
 
-%% @doc Writes a message that is not the result to standard error.
+%% @doc Writes a message, as opposed to a result, to standard error.
 -spec complain(io:format(), [term()]) -> ok.
 complain(Format, Arguments) -> io:format(standard_error, "beamway: " ++ Format ++ "~n", Arguments).
 

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hides the names of nodes and hosts, and addresses, in a report ({@link beamway_cli_report}). All functions are pure.
 %%
-%% The report is still a term, so a host called `1' changes no number, and one called `tcp' no key. Each name has the same stand-in wherever it occurs.
-%% In strings, everything that looks like a node or an address is hidden. A host is hidden if a node in the report runs on it, or if it is this host.
+%% The names are replaced while the report is still a term, so a host called `1' does not change any number, and a host called `tcp' does not change
+%% any key. Each name has the same stand-in wherever it occurs. In strings, everything that looks like a node or an address is hidden. A host is
+%% hidden if a node in the report runs on it, or if it is this host.
 -module(beamway_cli_report_names).
 
 -export([hidden/2]).
@@ -12,7 +13,7 @@
 -endif.
 
 -type place() :: key | text | host_name.
-%% Where a string or an atom is in the report. `host_name' is the doctor's check of that name, which calls the host by its name.
+%% Where a string or an atom is in the report. `host_name' is the doctor's check of the host's name, whose text contains that name.
 -type who() :: {node | host, binary()} | {address, inet:ip_address()}.
 -type known() :: #{who() => StandIn :: binary()}.
 
@@ -62,10 +63,10 @@ collected(_, Text, {Words, Nodes}) ->
 hosts(Names) ->
     lists:usort([Host || Name <- Names, address(Name) =:= none, Whole <- [string:lowercase(Name)], Host <- [Whole, hd(binary:split(Whole, <<".">>))], Host =/= <<>>]).
 
-%% A host may be called by a number, or by a word that the report uses in another sense. Then it is only hidden in the names of its nodes.
+%% A host's name may be a number, or a word that the report uses in a different sense. Then the name is hidden only where it is part of a node's name.
 is_ordinary(Host, Words) -> lists:member(Host, Words) orelse re:run(Host, "^[0-9]+$") =/= nomatch.
 
-%% Longer names come first, because one may be the beginning of another. A domain may follow.
+%% Longer names come first, because a shorter name may be the beginning of a longer one. A domain may follow.
 pattern(Hosts) ->
     ByLength = lists:sort(fun(A, B) -> byte_size(A) >= byte_size(B) end, Hosts),
     Named = [["|(?i:", lists:join($|, [["\\Q", Host, "\\E"] || Host <- ByLength]), ")(?:\\.[\\w-]*\\w)*"] || Hosts =/= []],
@@ -135,7 +136,7 @@ places_test_() ->
                    written(#{bytes => 1, link => tcp, node => 'a@1', peer => 'b@tcp', text => <<"1 s after a@1, over tcp">>})),
      ?_assertEqual(#{<<"options">> => #{<<"classes">> => <<"[{'node@2',bulk}]">>}, <<"host">> => [#{<<"name">> => <<"driver">>, <<"found">> => <<"host1 runs node@1 and node@2">>}]},
                    written(#{host => [{[{name, driver}, {found, <<"db runs shop@Db and spare@db2.example">>}]}], options => #{classes => <<"[{'spare@db2.example',bulk}]">>}})),
-     %% Only this check calls a host by its name without saying so.
+     %% Only this check contains a host's name that is not recognizable as one.
      ?_assertEqual([#{<<"name">> => <<"host_name">>, <<"found">> => <<"host1 is address1">>}, #{<<"name">> => <<"rdma">>, <<"found">> => <<"tcp is on">>}],
                    map_get(<<"checks">>, written(#{node => a@tcp, checks => [{[{name, host_name}, {found, <<"tcp is 127.0.1.1">>}]}, {[{name, rdma}, {found, <<"tcp is on">>}]}]})))].
 

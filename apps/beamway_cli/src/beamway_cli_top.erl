@@ -59,7 +59,7 @@ sort_key(Text) ->
         [] -> error
     end.
 
-%% Letter, key, and which end of the order comes first.
+%% The letter that selects a column, the column's key, and whether the smallest or the largest value comes first.
 columns() ->
     [{$n, node, smallest}, {$l, link, smallest}, {$i, in, largest}, {$o, out, largest}, {$b, both, largest}, {$f, frames, largest},
      {$d, doorbells, largest}, {$s, stalls, largest}, {$r, fill, largest}, {$u, queue, largest}].

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The nodes of `beamway topology': those that the user names, and those that `measure' starts on this host: a given number, or one pinned to
-%% each core. The latter exit together with the command, because it controls them through their standard input and output.
+%% @doc The nodes of `beamway topology'. Either the user names them, or `measure' starts them on this host: a given number of nodes, or one node
+%% pinned to each core. Nodes that were started exit together with the command, because it controls them through their standard input and output.
 -module(beamway_cli_topology_nodes).
 
 -export([named/1, connected_with/1, start/1, start_per_core/0]).
@@ -48,7 +48,7 @@ start_per_core() ->
         _ -> throw({failed, "this command may use only one core, so there is nothing to measure between cores"})
     end.
 
-%% Starts a few at a time, because a hundred VMs that start at once take longer than in sequence.
+%% Starts a few at a time, because a hundred VMs that start at once take longer than if they start in sequence.
 started(Named) ->
     beamway_cli_output:complain("starting ~b nodes", [length(Named)]),
     Peers = in_turns(Named),
@@ -62,7 +62,7 @@ in_turns(Named) ->
 
 peer_started(Name, Before) ->
     Tag = make_ref(),
-    %% Like this command itself, they must not load code from the current directory.
+    %% Like this command itself, these nodes must not load code from the current directory.
     InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh" | Before ++ [os:getenv("BEAMWAY_ERL", "erl")]]},
     Options = #{exec => InRoot, name => lists:flatten([Name, "_", os:getpid()]), connection => standard_io, wait_boot => {self(), Tag},
                 args => ["+S", "1:1", "+SDio", "1", "+SDcpu", "1", "-connect_all", "false"]},

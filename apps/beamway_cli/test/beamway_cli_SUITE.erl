@@ -37,7 +37,7 @@ help(Config) ->
      end || Command <- ["demo", "bench", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
     ok.
 
-%% Nobody else can read the files that it creates, whatever the umask is, and it never overwrites a file.
+%% Nobody else can read the files that the command creates, whatever the umask is, and it never overwrites a file.
 keygen(Config) ->
     [One, Two, Cookie, Both] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["one.key", "two.key", "cookie", "both.key"]],
     [{0, _, ""} = shell(Config, ["umask 0; \"$BEAMWAY\" keygen ", Words]) || Words <- [quoted(One), quoted(Two), ["--cookie ", quoted(Cookie)]]],
@@ -122,13 +122,14 @@ usage_errors(Config) ->
     [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
     ok.
 
-%% Such a name is refused before the command connects, because OTP would complain about it in a report of its own.
+%% Such a name is rejected before the command connects, because OTP would complain about it in a report of its own.
 names_of_no_node(Config) ->
     [?assertEqual({1, "", "beamway: " ++ Command ++ ": '" ++ Name ++ "' is not a node name; expected name or name@host\n"}, run(Config, Words))
      || {Command, Name, Words} <- [{"why", "sr est", "why x 'sr est'"}, {"links", "a@b c", "links 'a@b c'"}, {"doctor", "a@b@c", "doctor a@b@c"}]],
     ok.
 
-%% A result written elsewhere would disappear with the overlay. This is reported immediately, without privileges or packages.
+%% A result that is saved outside the checkout would disappear with the overlay. The command reports this immediately, even without privileges or
+%% packages.
 result_of_an_overlay(Config) ->
     [begin
          {2, "", Error} = shell(Config, ["unset IN_OVERLAY; \"$BEAMWAY\" bench http --repeats 0 ", Save]),

@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, two_steps_at_once, node_beside_a_step, node_without_slurm_peer].
 
-%% The command starts two nodes with a cookie from a file. A third one runs a function on the first node, and exits with its status.
+%% The command starts two nodes with a cookie from a file. A third node calls a function, and exits with the status that the function returns.
 nodes_from_the_command(Config) ->
     File = cookie_file(Config, "from_a_file\n"),
     {ok, Host} = inet:gethostname(),

@@ -5,10 +5,10 @@
 %% Value = gen_rpc:call(Node, Module, Function, Args),
 %% true = gen_rpc:cast({Node, Key}, Module, Function, Args)'''
 %%
-%% A destination is a node or `{Node, Key}'. Calls and casts of a process start in the order in which it made them, with any key. A module may be
-%% `{Module, Version}'; if `Module' has a different `vsn', the result is `{badrpc, incompatible}'. The other node does not need gen_rpc, because
-%% kernel's own server `rex' runs the functions, as for {@link //kernel/rpc}. Unlike with rpc and erpc, a full connection never blocks a caller
-%% beyond its time limit.
+%% A destination is a node or `{Node, Key}'. Calls and casts of a process start in the order in which the process made them, whatever their keys. A
+%% module may be `{Module, Version}'; if `Module' has a different `vsn', the result is `{badrpc, incompatible}'. The other node does not need gen_rpc,
+%% because kernel's own server `rex' runs the functions, as for {@link //kernel/rpc}. Unlike with rpc and erpc, a full connection never blocks a
+%% caller beyond its time limit.
 %%
 %% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout'
 %% (15000) limits a whole call, `send_timeout' (5000) connecting and waiting for room, and `sbcast_receive_timeout' (15000)
@@ -169,7 +169,7 @@ cast_to({Node, _}, {Module, Function, Args}, SendMs) ->
         Failure -> Failure
     end.
 
-%% ---- asynchronous calls
+%% ---- asynchronous calls ----
 
 %% @doc Like {@link async_call/4}, without arguments.
 -spec async_call(destination(), versioned(), atom()) -> gen_rpc_async:key().
@@ -210,7 +210,7 @@ nb_yield(Key, Ms) ->
 -spec eval_everywhere([destination()], versioned(), atom()) -> abcast.
 eval_everywhere(Dests, M, F) -> eval_everywhere(Dests, M, F, []).
 
-%% @doc Calls {@link cast/4} for all destinations at once, so one that is stuck does not delay the others.
+%% @doc Calls {@link cast/4} for all destinations at once, so a destination that is stuck does not delay the others.
 -spec eval_everywhere([destination()], versioned(), atom(), [term()]) -> abcast.
 eval_everywhere(Dests, M, F, A) -> eval_everywhere(Dests, M, F, A, undefined).
 
@@ -275,7 +275,7 @@ guard(Monitor, Left) ->
 -spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
 
-%% @doc Like {@link multicall/3}, but with a limit, or on these nodes.
+%% @doc Like {@link multicall/3}, but with a time limit, or on the given nodes.
 -spec multicall(versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]};
                ([destination()], versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(Dests, M, F, A) when is_list(Dests) -> multicall(Dests, M, F, A, infinity);
@@ -290,23 +290,23 @@ multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     Results = each(Dests, fun(Address) -> within(Address, Applied, ReceiveMs, SendMs) end),
     {[Value || {_, Value} <- Results, not is_failure(Value)], [Dest || {Dest, Value} <- Results, is_failure(Value)]}.
 
-%% @doc Sends to the process of this name on this node and {@link nodes/0}.
+%% @doc Sends the message to the processes of this name on this node and on {@link nodes/0}.
 -spec abcast(Name :: atom(), Message :: term()) -> abcast.
 abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 
-%% @doc Like {@link abcast/2}, but on these nodes. Nodes without such a process are not reported.
+%% @doc Like {@link abcast/2}, but on the given nodes. Nodes without such a process are not reported.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
 abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     %% Sending to a plain name that does not exist would log an error on that node.
     _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
-%% @doc Sends to the process of this name on this node and {@link nodes/0}, and waits until the nodes confirm that.
+%% @doc Sends the message to the processes of this name on this node and on {@link nodes/0}, and waits until these nodes have confirmed its arrival.
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 
-%% @doc Like {@link sbcast/2}, but on these nodes. `Good' lists the nodes where the message is in the process's mailbox; `Bad' lists those that have
-%% no process with this name or did not answer in time.
+%% @doc Like {@link sbcast/2}, but on the given nodes. `Good' lists the nodes where the message is in the process's mailbox; `Bad' lists those that
+%% have no process with this name or did not answer in time.
 -spec sbcast([destination()], Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     Ms = limit(undefined, sbcast_receive_timeout),

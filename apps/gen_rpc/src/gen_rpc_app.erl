@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application callback. The application has no processes of its own. If the library's module control is configured, the
-%% application does not start, because it cannot reject calls to those modules.
+%% @private The application callback. The application has no processes of its own. If the library's module control is configured, the application does
+%% not start, because it cannot reject calls to forbidden modules.
 -module(gen_rpc_app).
 -behaviour(application).
 -behaviour(supervisor).

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The process that runs an asynchronous call and stores its result until another process collects it.
 %%
-%% The process exits when the result has been collected, when the process that started the call exits, or after
-%% `async_call_inactivity_timeout'. A collecting process that gives up ({@link take/2} with a time limit) reports this, so a result that was on
-%% its way to it is kept. The result is dropped only after the collecting process has confirmed its receipt, and until then no other process
-%% gets it.
+%% The process exits when the result has been collected, when the process that started the call exits, or after `async_call_inactivity_timeout'. A
+%% collecting process that gives up ({@link take/2} with a time limit) reports this, so a result that was already on its way to that process is kept.
+%% The result is dropped only after the collecting process has confirmed its receipt, and until then no other process gets it.
 -module(gen_rpc_async).
 
 -export([start/1, take/2]).

@@ -233,7 +233,7 @@ taken_once(Config) ->
             lists:sort([receive {'DOWN', One, process, Taker, Took} -> Took after wait_ms() -> error(not_taken) end || {Taker, One} <- Takers])
     end).
 
-%% Pauses at every second try, because otherwise a busy machine gives the process that holds the value no time.
+%% Waits at every second attempt, because otherwise a busy machine gives the process that holds the value no time.
 until_there(Key) ->
     case {gen_rpc:nb_yield(Key), gen_rpc:nb_yield(Key, 1)} of
         {timeout, timeout} -> until_there(Key);

@@ -5,7 +5,7 @@
  *
  * usage: compat_cnode NAME COOKIE accept           waits for one node to connect
  *        compat_cnode NAME COOKIE connect NODE     connects to NODE and registers with
- * compat_listener there
+ *                                                  compat_listener there
  *
  * It publishes itself in epmd, prints "ready" and its full name, and serves one connection: {Pid,
  * Term}, sent to any registered name, is answered with {c_node, Term}. It exits when the connection

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * refuse NAME COMMAND...: executes the command in a process for which one system call fails, as it
- * does on a kernel that does not have it (ENOSYS) or in a container that forbids it (EPERM). This
- * does not need any privileges, because a process may always restrict itself (PR_SET_NO_NEW_PRIVS).
+ * refuse NAME COMMAND...: executes the command in a process for which one system call fails, as on
+ * a kernel that lacks this call (ENOSYS) or in a container that forbids it (EPERM). This does not
+ * need any privileges, because a process may always restrict itself (PR_SET_NO_NEW_PRIVS).
  */
 #include <errno.h>
 #include <stddef.h>

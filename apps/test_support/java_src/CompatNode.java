@@ -8,7 +8,7 @@ import com.ericsson.otp.erlang.OtpMbox;
 import com.ericsson.otp.erlang.OtpNode;
 
 /**
- * A Jinterface node, for the tests that Beamway nodes interoperate with Java.
+ * A Jinterface node, which tests use to check that Beamway nodes interoperate with Java.
  *
  * <p>usage: CompatNode NAME COOKIE [NODE]. It registers the mailbox {@code any}, connects to NODE if one is named, prints
  * "ready", and answers {Pid, Term} with {java, Term}. It exits at the end of its standard input, so that it is not left behind.

@@ -14,13 +14,13 @@
 %% The default of public_key is SHA-1, which ssl no longer accepts in OTP 27.
 -define(DIGEST, {digest, sha256}).
 
--type kind() :: good            %% for this host, by the authority
+-type kind() :: good            %% for this host, signed by the authority
               | expired         %% it was valid until some time ago
               | not_yet_valid   %% it will be valid later
               | revoked         %% it is on the authority's list
-              | other_host      %% for another host
+              | other_host      %% for a different host
               | {address, inet:ip4_address()} %% for this address only
-              | other_authority %% by another authority with the same name, which the nodes do not trust
+              | other_authority %% signed by a different authority of the same name, which the nodes do not trust
               | self_signed.
 -type files() :: #{certificate := file:filename(), key := file:filename(), authorities := file:filename()}.
 
@@ -46,7 +46,7 @@ good() ->
 optfile(Name, Kind) ->
     optfile(Name, Kind, fun(Files) -> [{server, options(Files)}, {client, options(Files)}] end).
 
-%% @doc Like {@link optfile/2}, but with other options, which a function derives from the file names.
+%% @doc Like {@link optfile/2}, but with options that a function derives from the file names.
 -spec optfile(Name :: string(), kind(), fun((files()) -> [{server | client, list()}])) -> file:filename().
 optfile(Name, Kind, Options) ->
     #{dir := Dir, authority := Authority} = persistent_term:get(?MODULE),

@@ -14,7 +14,7 @@
 -export([can_connect/1, copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3]).
 
 -type config() :: [{atom(), term()}].
--type epmd() :: no_epmd | pos_integer().  %% The process.
+-type epmd() :: no_epmd | pos_integer().  %% epmd's process ID
 -type command_node() :: {port(), OsPid :: pos_integer()}.
 -type started() :: {Peer :: pid(), node()}.
 
@@ -63,7 +63,7 @@ stop_epmd(OsPid) ->
     _ = os:cmd("kill " ++ integer_to_list(OsPid)),
     ok.
 
-%% The host name may resolve to another loopback address (127.0.1.1 on Debian), on which nodes then ask epmd.
+%% The host name may resolve to a different loopback address (127.0.1.1 on Debian), on which nodes then query epmd.
 own_addresses() ->
     {ok, Host} = inet:gethostname(),
     Named = case inet:getaddr(Host, inet) of
@@ -82,7 +82,7 @@ can_connect(Port) ->
 
 %%% The command
 
-%% @doc Runs `beamway' with these arguments, and returns its exit status, output and error.
+%% @doc Runs `beamway' with these arguments, and returns its exit status and what it wrote to standard output and standard error.
 -spec run(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
 
@@ -165,7 +165,7 @@ stop({Pid, _}) -> peer:stop(Pid).
 
 %%% Arguments and environment of the command
 
-%% @doc Returns a checkout with links to our files, in which one of them can be left out.
+%% @doc Returns a copy of the checkout that contains only the command and links to its applications, which a test can remove.
 -spec copy_of_checkout(config(), string()) -> file:filename().
 copy_of_checkout(Config, Name) ->
     Root = filename:join(?config(priv_dir, Config), Name),
@@ -193,7 +193,7 @@ write_secret(File, Text) ->
     ok = file:write_file(File, Text),
     ok = file:change_mode(File, 8#400).
 
-%% @doc Returns the source text of a module with a single function of arity 0.
+%% @doc Returns the compiled code of a module with a single function of arity 0.
 -spec compiled(module(), atom(), Body :: string()) -> binary().
 compiled(Module, Function, Body) ->
     Name = atom_to_list(Function),

@@ -21,8 +21,8 @@
 is_there() ->
     os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
 
-%% @doc Returns the OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not
-%% run under the wrapper, and a node with a different build of beamway does because that was built with the runner's OTP.
+%% @doc Returns the OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not run
+%% under the wrapper, and so does a node with a different build of beamway, because that was built with the runner's OTP.
 -spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
 choose(#{otp := Otp}, _Living) -> Otp;
 choose(#{wrapper := _}, _Living) -> own;
@@ -36,7 +36,7 @@ choose(_, Living) ->
 turns("1") -> {other, own};
 turns(_) -> {own, other}.
 
-%% @doc Returns the command that starts a node of the other OTP.
+%% @doc Returns the command that starts a node on the other OTP.
 -spec erl() -> [string(), ...].
 erl() ->
     [_ | _] = string:lexemes(os:getenv("BEAMWAY_OTHER_ERL", ""), " ").

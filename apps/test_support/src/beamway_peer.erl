@@ -197,7 +197,8 @@ link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm;
 link_kind(beamway_rdma) -> rdma.
 
-%% @doc Returns what net_kernel knows about the connection to `Node', once it is up. The called node may still be about to report that.
+%% @doc Returns what net_kernel knows about the connection to `Node', once it is up. Waits for that, because the connection is up slightly later on
+%% the called node.
 -spec node_info(pid(), node()) -> [{atom(), term()}].
 node_info(Peer, Node) ->
     wait_until(fun() ->
@@ -329,7 +330,7 @@ given(Peer, Giver) ->
         receive {given, Answer} -> Answer after ?GIVEN_MS -> false end
     end).
 
-%% @doc Returns the node's process ID. It is read from the runner's own port, so it works for a stopped node.
+%% @doc Returns the node's process ID. The ID is read from the runner's own port, so this works even if the node is stopped.
 -spec os_pid(pid()) -> pos_integer().
 os_pid(Peer) ->
     {links, Links} = process_info(Peer, links),

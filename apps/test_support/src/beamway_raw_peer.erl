@@ -2,9 +2,9 @@
 %% @doc A peer that performs the distribution handshake by hand, up to a step that the test chooses, and then does what no real node would: it
 %% stalls, sends garbage or disappears.
 %%
-%% It can take either role: {@link call/3} connects to a node, and {@link serve/3} registers a name with epmd and waits for a node to connect.
-%% `Steps' say how far the handshake goes. Everything up to that step is correct, with Beamway's extension if the options name one. The rest is
-%% up to the caller, who gets a passive socket in `{packet, 2}' mode, as in the handshake.
+%% It can take either role: {@link call/3} connects to a node, and {@link serve/3} registers a name with epmd and waits for a node to connect. A step
+%% says how far the handshake goes. Everything up to that step is correct, with Beamway's extension if the options contain one. The rest is up to the
+%% caller, who gets a passive socket in `{packet, 2}' mode, as in the handshake.
 %%
 %% It runs in the test's own process, which need not be on a distributed node.
 -module(beamway_raw_peer).
@@ -98,7 +98,7 @@ name_packet(#{own := Own, options := Options}) ->
     <<$N, (flags()):64, 1:32, (length(Own)):16, (list_to_binary(Own))/binary,
       (maps:get(extension, Options, <<>>))/binary>>.
 
-%% After the challenge comes the information that is missing from the old form of the name packet.
+%% After the challenge, a caller that used the old form of the name packet sends the information that is missing from it.
 complement(#{socket := Socket, options := #{old_name := true}}) ->
     send(Socket, <<$c, (flags() bsr 32):32, 1:32>>);
 complement(_) ->
@@ -207,7 +207,7 @@ send_half(Socket, Packet) ->
 recv(Socket, TimeoutMs) ->
     gen_tcp:recv(Socket, 0, TimeoutMs).
 
-%% @doc Waits until the node closes the connection, and returns how many milliseconds that took. Anything that it sends before is ignored.
+%% @doc Waits until the node closes the connection, and returns how many milliseconds that took. Anything that the node sends before that is ignored.
 -spec closed_within(gen_tcp:socket(), pos_integer()) -> non_neg_integer() | still_open.
 closed_within(Socket, TimeoutMs) ->
     ok = inet:setopts(Socket, [{packet, raw}]),

@@ -2,7 +2,7 @@
 %% @doc A relay between two nodes: it forwards the bytes of TCP connections, records them, and modifies the bytes or closes the connections as a
 %% test requires.
 %%
-%% The node listens on 127.0.0.1, but its name contains another loopback address, where the relay listens on the same port. So its peers reach
+%% The node listens on 127.0.0.1, but its name contains a different loopback address, on which the relay listens on the same port. So its peers reach
 %% it through the relay, and the nodes do not notice.
 -module(beamway_relay).
 

@@ -36,7 +36,7 @@ init_group(Kind, Config) ->
 -spec start(kind()) -> {pid(), node()}.
 start(Kind) -> start(Kind, #{}).
 
-%% @doc Like {@link start/1}, but with options of {@link beamway_peer:start/2}; `teleport' has the options of teleport.
+%% @doc Like {@link start/1}, but with options of {@link beamway_peer:start/2}; `teleport' contains the options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
     Args = args(maps:get(teleport, Options, #{})) ++ maps:get(args, Options, []),

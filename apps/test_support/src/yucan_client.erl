@@ -14,8 +14,8 @@ connect(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, raw}, {exit_on_close, false}, {nodelay, true}], ?PATIENCE_MS),
     Socket.
 
-%% @doc Sends everything, closes its own side, and reads until the server closes the other one. This marks the end unambiguously, so there is no
-%% need for timeouts or guesses. Returns the responses.
+%% @doc Sends everything, closes its side of the connection, and reads until the server closes the other side. The end is then unambiguous, so no
+%% timeouts or guesses are needed. Returns the responses.
 -spec exchange(inet:port_number(), iodata()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data) -> exchange(Port, Data, <<"GET">>).
 

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Contains requests modelled on llhttp's tests (`test/request' there), one for each of its cases and in our words: id, source of the
-%% rule, bytes, verdict, as in yucan_probe_cases. llhttp accepts requests without Host, but here each request has one unless its absence is
-%% what the case tests. llhttp's cases for lenient parsing and for pausing test its own switches and have no counterpart here.
+%% @doc Contains requests modelled on llhttp's tests (`test/request' there), one for each of its cases and in our own words. As in yucan_probe_cases,
+%% each entry has an id, the source of the rule, the bytes and the verdict. llhttp accepts requests without Host, but here each request has a Host
+%% header unless its absence is what the case tests. llhttp's cases for lenient parsing and for pausing test its own switches and have no counterpart
+%% here.
 -module(yucan_corpus).
 
 -export([requests/0]).

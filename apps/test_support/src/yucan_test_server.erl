@@ -18,7 +18,7 @@ start_application(Config) ->
 %% @doc For end_per_suite: stops everything that start_application/1 has started, including servers.
 -spec stop_application([tuple()]) -> ok.
 stop_application(Config) ->
-    %% This one was not started by name, because it starts when it is first needed.
+    %% yucan_yaws is not in that list, because it starts when it is first needed.
     _ = application:stop(yucan_yaws),
     [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
     ok.
@@ -146,7 +146,7 @@ certificate(Name, Folder) ->
 tls_connect(Port, Options) ->
     ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
 
-%% @doc Returns the response to the only outstanding request, of which `Bytes' have already arrived.
+%% @doc Returns the response to the only outstanding request. `Bytes' is the part of the response that has already arrived.
 -spec tls_one(ssl:sslsocket(), Bytes :: binary()) -> {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 tls_one(Socket, Bytes) ->
     case yucan_client:parse(Bytes, <<"GET">>) of

@@ -9,8 +9,7 @@
 %% Requests a target on a host.
 get(Port, Host, Target) -> request(#{port => Port, host => Host, target => Target}).
 
-%% Makes a request, and returns {Status, [{LowerName, Value}], Body}. Its keys are port, host, target, method, headers and
-%% body.
+%% Makes the request that a map with the keys port, host, target, method, headers and body describes. Returns {Status, [{LowerName, Value}], Body}.
 request(#{port := Port, host := Host, target := Target} = Request) ->
     Body = iolist_to_binary(maps:get(body, Request, <<>>)),
     Length = case Body of

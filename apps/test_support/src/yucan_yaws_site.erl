@@ -18,7 +18,7 @@ serve(File) ->
     {ok, _} = yucan:start(Options#{name => ?NAME}),
     yucan:port(?NAME).
 
-%% Reloads the same server with other directives.
+%% Reloads the same server with different directives.
 reload(Config, Directives) ->
     {ok, Options} = yucan_yaws_config:load(write(Config, "site.conf", server("h", Directives))),
     yucan:reload(?NAME, Options#{name => ?NAME}).
@@ -70,8 +70,8 @@ nitrogen(Config) ->
 
 example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 
-%% The configuration contains its port, also in redirects, so the port must be chosen first. If another program takes it in the meantime, another port
-%% is tried.
+%% The configuration contains its port, also in redirects, so the port must be chosen first. If another program takes it in the meantime, a different
+%% port is tried.
 on_free_port(Config, Text, Attempts) ->
     Port = test_support:free_port(),
     {ok, Options} = yucan_yaws_config:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),

@@ -89,7 +89,7 @@ circles(Config) ->
     found(["apps/one: 4 modules call each other in a circle; at most 3: a b c d"], ["circles"],
           [Module("a", "b"), Module("b", "c"), Module("c", "d"), Module("d", "a"), Module("e", "a")], Config).
 
-%% The functions are called by nobody, as a callback, by name, and with a module that is not known.
+%% One function has no caller; the others are called as a callback, by name, or through a module that is not known.
 exports(Config) ->
     found(["three:f/0 is exported, and no other module, script or page names it"], ["exports"],
           [{"apps/one/src/three.erl", ["-module(three).", "-behaviour(supervisor).", "-export([f/0, g/1, h/0, init/1, script/0]).",
