@@ -8,9 +8,9 @@
 %% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
 %% '''
 %% The units are those of the report, MHz and kB, and load averages are not divided by the number of processors. Each
-%% call sends new requests to the nodes, whereas {@link placement} caches the values; it also has more predicates and can
-%% explain its choices. A node that is listed twice is asked and returned only once, at its first position. A node that
-%% does not answer within five seconds is left out, and it does not delay the others.
+%% call sends new requests to the nodes, whereas {@link placement} caches the values. {@link placement} also has more
+%% predicates and can explain its choices. A node that is listed twice is asked and returned only once, at its first
+%% position. A node that does not answer within five seconds is left out, and it does not delay the others.
 -module(attr).
 
 -export([start/0, start/1, start/2, stop/0, insert_attr/2, update_attr/2, delete_attr/1, request_attrs/2, choose_nodes/2]).

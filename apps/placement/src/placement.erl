@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Chooses where to put processes, by the attributes, distances, groups and load of the nodes.
+%% @doc Chooses nodes for processes, by the attributes, distances, groups and load of the nodes.
 %%
 %% ```
 %% {ok, [Node], _} = placement:choose_nodes(all, #{require => [{mem_available, ge, {4, gib}}, {dist, near}], n => 1}).
@@ -7,7 +7,7 @@
 %% {ok, Reasons} = placement:why_not('b@host', [{loadavg5, lt, 0.5}]).
 %% '''
 %% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). If several nodes are suitable,
-%% the default policy draws two of them, requests their current attributes and takes the better one
+%% the default policy draws two of them, requests their current attributes and chooses the better one
 %% ({@link placement_policy}). The chosen node itself decides whether to accept the process ({@link reserve/3}). The
 %% application must run on this node and on every node that may be chosen; all attributes of a node without it are
 %% unknown. {@link attr} has the API of the library from the RELEASE report.
@@ -43,7 +43,7 @@
 -spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
 choose_nodes(Nodes, Query) -> placement_choose:choose(Nodes, Query).
 
-%% @doc Chooses one of the suitable nodes, as the policy of the query says.
+%% @doc Chooses one of the suitable nodes according to the query's policy.
 -spec choose_node(placement_choose:nodes_spec(), placement_query:query()) -> {ok, node(), placement_choose:meta()} | {error, placement_choose:error()}.
 choose_node(Nodes, Query) ->
     case choose_nodes(Nodes, with(Query, #{n => 1})) of
@@ -189,8 +189,8 @@ started(Node, Call, Lease) ->
             {error, Reason}
     end.
 
-%% If the node starts the process only after our timeout, we do not send it `go', because another node may have started
-%% the process in the meantime.
+%% If the node starts the process only after our timeout, the process does not get `go', because another node may have
+%% started it in the meantime.
 begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
     try erpc:call(Node, ?MODULE, begun, [self(), Lease, Call], ?SPAWN_MS) of
         {ok, Pid} ->
@@ -229,22 +229,22 @@ with_lease(Lease, Pid) ->
 
 %%% Processes that exist once
 
-%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs on a node that matches the
-%% query. It is restarted on another node when its node goes down, or when its node has not matched the query for the
-%% grace period and another node does. `Call' must return `{ok, Pid}', like the start function of a supervisor's child.
-%% Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by default all
-%% nodes that are connected now and those that join later), `grace' (the grace period, 5000 ms), `voters' (5; the child
-%% runs only while more than half of that many nodes are connected), `replace_after' (30000 ms: how long a voter must be
-%% disconnected before another node replaces it), `settle' (30000 ms, or six times `grace' if that is longer: how long
-%% both the old and the new voters are asked during such a replacement), `restart' (permanent) and `shutdown' (5000),
-%% both as in a supervisor's child specification.
+%% @doc Starts a process that exists only once in a set of nodes ({@link placement_child}). It runs on a node that
+%% matches the query. It is restarted on another node when its node goes down, or when its node has not matched the
+%% query for the grace period and another node does. `Call' must return `{ok, Pid}', like the start function of a
+%% supervisor's child. Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes),
+%% `nodes' (by default all nodes that are connected now and those that join later), `grace' (the grace period, 5000 ms),
+%% `voters' (5; the child runs only while more than half of that many nodes are connected), `replace_after' (30000 ms:
+%% how long a voter must be disconnected before another node replaces it), `settle' (30000 ms, or six times `grace' if
+%% that is longer: how long both the old and the new voters are asked during such a replacement), `restart' (permanent)
+%% and `shutdown' (5000), both as in a supervisor's child specification.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
 
-%% @doc Starts a process that exists once as a child of a scope, which can be any term. The child specification and the
-%% return values are those of a supervisor ({@link placement_scope:start_child/2}). The process is registered as
-%% `{Scope, Id}'.
+%% @doc Starts a process that exists only once, as a child of a scope, which can be any term. The child specification
+%% and the return values are those of a supervisor ({@link placement_scope:start_child/2}). The process is registered
+%% as `{Scope, Id}'.
 -spec start_child(Scope :: term(), placement_scope:child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, Spec) -> placement_scope:start_child(Scope, Spec).
@@ -294,7 +294,7 @@ register_name(_, _) -> no.
 unregister_name(_) -> ok.
 
 %% @doc Returns the fencing number of a child that runs on this node ({@link placement_child:fence/1}). Pass it to the
-%% storage that the child writes to, and let the storage refuse lower numbers.
+%% storage that the child writes to, and let the storage reject lower numbers.
 -spec fence(placement_child:name()) -> {ok, integer()} | none.
 fence(Name) -> placement_child:fence(Name).
 
@@ -434,7 +434,7 @@ measured(Node, Other) ->
     try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
-        %% Times to a node that is down cannot be measured, so that node cannot help to find the position.
+        %% Times to a node that is down cannot be measured, so that node does not help to find the position.
         _:_ -> unknown
     end.
 

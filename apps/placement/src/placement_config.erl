@@ -74,7 +74,7 @@ deadline_ms() -> value(deadline).
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 
-%% @doc Returns the interval in milliseconds at which a node checks which of the groups that it has left it may forget
+%% @doc Returns the interval in milliseconds at which a node checks whether it may forget groups that it has left
 %% ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
@@ -84,6 +84,6 @@ group_memory_ms() -> value(group_memory).
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
 
-%% @doc Returns whether the tree is made from the declared places of the connected nodes ({@link placement_declared}).
+%% @doc Returns whether the tree is built from the declared places of the connected nodes ({@link placement_declared}).
 -spec topology() -> none | declared.
 topology() -> value(topology).

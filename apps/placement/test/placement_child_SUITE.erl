@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once among some nodes: they restart on another node, move with their state, and never run
-%% twice during a partition. Uses four real nodes, three of which are voters.
+%% @doc Processes that exist only once in a set of nodes: they restart on another node, move with their state, and
+%% never run twice during a partition. Uses four real nodes, three of which are voters.
 -module(placement_child_SUITE).
 -behaviour(gen_server).
 
@@ -106,7 +106,7 @@ started(Config, Query, Kept) ->
 child(Config, Name, Query, Call) ->
     call(Config, Name, child, [Query, Call, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]).
 
-%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes at once.
+%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes immediately.
 roles(Config, Values) -> [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 %% Returns the process if all of these nodes find the same one and it is alive.
@@ -170,7 +170,7 @@ moves_with_its_state(Config) ->
     ?assertNot(is_alive(Config, Old)).
 
 %% Another voter has also chosen `b', and the keeper there is still waiting for the voters' answers when the state arrives.
-%% It needs the answer of the voter on `b' itself, because `c' does not answer.
+%% The keeper needs the answer of the voter on `b' itself, because `c' does not answer.
 moves_to_a_node_that_was_chosen_before(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -238,8 +238,8 @@ healed(Config, Alone, Others) ->
 
 both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
 
-%% A restarted voter has lost its promises. It makes none during the grace period, and the child's holder informs it of the
-%% child.
+%% A restarted voter has lost its promises. It makes none during the grace period, and the child's holder informs it about
+%% the child.
 a_node_that_was_restarted(Config) ->
     Pid = started(Config, [], kept),
     [Name | _] = names_but(Config, node(Pid)),
@@ -394,7 +394,7 @@ the_first_voter_knows_nothing(Config) ->
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
 %% The first voter was cut off together with the child until its promise had expired. So it chooses a node (its own) as
-%% soon as it reaches the others again, and the majority refuses that node. The voter must still make a promise to the node
+%% soon as it reaches the others again, and the majority rejects that node. The voter must still make a promise to the node
 %% that runs the child, so that the child survives the loss of the third voter.
 the_first_voter_comes_back(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
@@ -455,8 +455,8 @@ the_query_takes_long(Config) ->
 
 worker_after(Ms) -> receive after Ms -> worker end.
 
-%% The child is one of the processes from which it must be apart. It does not move because of itself, but it does when
-%% another such process runs on its node.
+%% The child is one of the processes from which it must be apart. It does not move because of itself, but it does move
+%% when another such process runs on its node.
 apart_from_its_own_kind(Config) ->
     [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
     [begin

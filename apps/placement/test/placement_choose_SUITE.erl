@@ -46,7 +46,7 @@ relative_words(Config) ->
     ?assertEqual(["f"], chosen(Config, {size, highest})),
     ?assertEqual(["d", "e", "f"], chosen(Config, {size, top, 3})),
     ?assertEqual(["a", "b"], chosen(Config, {size, bottom, 2})),
-    %% `highest' compares the nodes that pass everything else, wherever it is in the list.
+    %% `highest' compares the nodes that satisfy all other predicates, wherever the keyword is in the list.
     [?assertEqual(["e"], chosen(Config, P)) || P <- [[{size, highest}, {zone, eq, x}], [{zone, eq, x}, {size, highest}]]],
     %% All nodes have the same value, so each is both low and high.
     ?assertEqual(names(), chosen(Config, [{slots, low}, {slots, high}])).
@@ -125,7 +125,7 @@ taints(Config) ->
     ok = call(Config, "c", placement, taint, [[]]),
     ok = call(Config, "a", placement_cache, forget, [C]),
     ?assertEqual(["a", "b", "c"], chosen(Config, {size, lt, 4})),
-    %% The information of node a is outdated, but the drawn nodes report their current taints, and the lease is refused.
+    %% Node a's information is outdated, but the drawn nodes report their current taints, and the lease is rejected.
     ok = call(Config, "c", placement, taint, [[maintenance]]),
     ?assertEqual(["a", "b", "c"], chosen(Config, #{require => {size, lt, 4}, max_age => 60000})),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[C], #{n => 1, max_age => 60000}]),
@@ -146,7 +146,7 @@ middle(_, #{size := Size}) -> -abs(Size - 4).
 
 no_score(_, _) -> high.
 
-%% An earlier constraint has priority over a later one, and the result contains those that were dropped.
+%% An earlier constraint has priority over a later one, and the result contains the constraints that were dropped.
 priorities_give_way(Config) ->
     Query = #{require => {size, gt, 1}, order => [{dist, very_near}, {zone, eq, x}, {size, high}]},
     {ok, [B], #{dropped := Dropped}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]),
@@ -270,7 +270,7 @@ spread_by_every_policy(Config) ->
          ?assertEqual({Policy, Spread, 2, true}, {Policy, Spread, length(Chosen), lists:member(node_of(Config, "f"), Chosen)})
      end || Policy <- [two_choices, cached_two, {choices, 1}, sqrt_choices, random, {top, 0.2}, least],
             Spread <- [{{attribute, room}, 1, hard}, {{attribute, room}, 1, soft}, {1, 1, hard}], _ <- lists:seq(1, 10)],
-    %% The query asks for more nodes than the places allow, and the error says that.
+    %% The query asks for more nodes than the places allow, and the error says so.
     {error, {unsatisfied, Conflict} = Error} = call(Config, "a", placement, choose_nodes, [Five, #{n => 4, spread => {{attribute, room}, 1, hard}}]),
     ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),

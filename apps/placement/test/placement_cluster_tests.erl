@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of the clustering, and tests with the generated trees of beamway_bench_planted and a few seeds each;
+%% @doc Properties of the clustering, and tests with trees that beamway_bench_planted generates from a few seeds;
 %% `bench placement' runs all seeds. The case `large_planted_trees' of placement_topology_SUITE tests large trees.
 -module(placement_cluster_tests).
 
@@ -16,7 +16,7 @@ planted(Shape, Seed) ->
     {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
     ?assertEqual(Planted, beamway_bench_planted:clusters(tree_of(Matrix))).
 
-%% The shape pairs_16 is left out, because no other measurement can replace the one between the two nodes of a pair.
+%% The shape pairs_16 is left out, because in it no other measurement can replace the one between the nodes of a pair.
 gaps_test_() ->
     [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() -> gaps(Method, Shape, Share) end}}
      || {Method, Shape, Share} <- [{mdl, Shape, 0.3} || Shape <- small(), Shape =/= pairs_16] ++ [{{alpha, 1.3}, sockets_8, 0.1}]].
@@ -82,7 +82,7 @@ cities(Count) ->
     {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, Count)], [[Time(A, B) || B <- Cities] || A <- Cities]),
     Matrix.
 
-%% A tree of continents explains most of the times but does not show which cities of a continent are near each other.
+%% A tree of continents explains most of the times but does not show which cities on a continent are near each other.
 coarse_tree_test_() ->
     {timeout, 60, fun() ->
         {ok, #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice}} = placement_cluster:cluster(cities(160), {alpha, 2.0}),
@@ -99,8 +99,8 @@ near_nodes_share_a_group_test_() ->
         ?assert(from_nearest(Tree, cities(Count)) =< 1.3, from_nearest(Tree, cities(Count)))
     end}} || Count <- [160, 235]].
 
-%% Returns the ratio of the time to the median node of the smallest group to the time to the nearest node (the median of
-%% this ratio over all nodes).
+%% Returns the median, over all nodes, of this ratio: the time to the median node of the smallest group, divided by the
+%% time to the nearest node.
 from_nearest(Tree, Matrix) ->
     Pairs = placement_matrix:pairs(Matrix),
     Times = lists:foldl(fun({A, B, Us}, Acc) -> Acc#{A => [{Us, B} | maps:get(A, Acc, [])], B => [{Us, A} | maps:get(B, Acc, [])]} end, #{}, Pairs),

@@ -74,7 +74,7 @@ child(Config, Query, Options) ->
     true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
     Pid.
 
-%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes at once.
+%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes immediately.
 roles(Config, Values) -> [ok = on(Config, Name, {placement, insert}, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).
@@ -109,7 +109,7 @@ start_children(Sized, Options) ->
     [receive {Pid, started} -> ok end || Pid <- Pids],
     ok.
 
-%% On a busy machine the voters may not answer in time, but the child may start nevertheless.
+%% On a busy machine the voters may not answer in time, but the child may still start.
 start_child(Call, Options) ->
     case placement:child([], Call, Options) of
         {ok, _} -> ok;
@@ -145,7 +145,7 @@ all_run(Config, Count) ->
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
-%% Sends the names of children whose state is lost according to a warning to the node that is never killed.
+%% If a warning says that a child's state is lost, sends the child's name to the node that is never killed.
 log(#{msg := {Format, Arguments}, level := warning}, #{config := Node}) when is_list(Format) ->
     [{drain_log, Node} ! {lost, hd(Arguments)} || string:find(Format, "its state") =/= nomatch, string:prefix(Format, "placement: child ") =/= nomatch
                                                                       orelse string:prefix(Format, "placement: the state of child ") =/= nomatch];
@@ -230,13 +230,13 @@ clean_under_load(Config) ->
 
 rounded(Number, Digits) -> binary_to_float(float_to_binary(float(Number), [{decimals, Digits}])).
 
-%% Returns how many MB per second one node can send to another in messages of 1 MB, while the callers continue. This is
-%% measured as in `bench stream'.
+%% Returns how many MB per second one node can send to another in messages of 1 MB while the callers continue to run.
+%% This is measured as in `bench stream'.
 link_rate(Config, From, To) ->
     #{messages := Messages, elapsed_ns := Ns} = on(Config, From, {beamway_bench_load, stream}, [#{target => node_of(Config, To), bytes => 1 bsl 20, ms => 300, batch => 8, window => 32}]),
     Messages * 1.048576e9 / Ns.
 
-%% The drained node, or one that accepts processes, is killed in the middle of the drain. No two processes ever answer
+%% The drained node, or one that accepts processes, is killed in the middle of the drain. Two processes never answer
 %% under the same name, and a warning names each child whose state is lost.
 killed_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
@@ -245,7 +245,7 @@ killed_under_load(Config) ->
         Name = lists:nth(1 + N rem 3, ["a", "b", "c"]),
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
-        %% The node is killed at a random point of the drain, when a random number of children has left.
+        %% The node is killed at a random point of the drain, when a random number of children have left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
         %% On a busy machine the drain may finish before that point.

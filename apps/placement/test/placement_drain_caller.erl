@@ -23,7 +23,7 @@ parts(List, Count) ->
 mark(Counted) -> persistent_term:put(?MODULE, Counted).
 
 %% @doc Stops the callers. Reports the number of calls, the failed calls, the wrong counts, the names under which two
-%% processes answered alternately, and a histogram of the call times in milliseconds.
+%% processes answered alternately, and a histogram of the durations of the calls in milliseconds.
 report({Collector, Callers}) ->
     _ = [Caller ! stop || Caller <- Callers],
     Monitor = monitor(process, Collector),

@@ -28,8 +28,8 @@ epochs(Config) ->
     {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
     ?assertEqual(lists:sort(nodes_of(Config)), lists:sort(placement_tree:nodes(call(Config, "a", placement, topology, [])))),
     {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
-    %% A node that cannot be reached does not receive the tree, and the result contains it. A tree with an older epoch does
-    %% not replace a newer one.
+    %% A node that cannot be reached does not receive the tree, and is listed in the result. A tree with an older epoch
+    %% does not replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
     ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
     %% A node that runs the previous release publishes a tree with this message.
@@ -56,7 +56,7 @@ publishers_agree(Config) ->
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
 %% All connected nodes of the tree are informed when a node joins or leaves. A node with an older tree fetches the newer
-%% tree and changes that one.
+%% tree and makes its change to that tree.
 changes_reach_the_others(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -116,8 +116,8 @@ a_node_finds_its_place(Config) ->
     %% If a node cannot be reached, its position cannot be determined by measuring.
     {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
 
-%% Two of four nodes cannot reach each other, so their distance is estimated, and the job still gets its tree. If no other
-%% node can reach a node, that node is not in the tree.
+%% Two of four nodes cannot reach each other, so their distance is estimated, and the job still gets its tree. A node that
+%% no other node can reach is not in the tree.
 a_job_with_a_bad_pair(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Cookie = call(Config, "a", erlang, get_cookie, []),
@@ -141,7 +141,8 @@ a_job_with_a_bad_pair(Config) ->
     [true = call(Config, "b", net_kernel, connect_node, [Node]) || Node <- [C, D]],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), nodes_of(Config)]).
 
-%% With the option, the tree contains every connected node that has it, also after a partition, and no other node.
+%% With the option `topology', the tree contains exactly the connected nodes that have the option, even after a
+%% partition.
 follows_the_nodes(_Config) ->
     Start = fun(Name, Arguments) -> beamway_placement_nodes:start([Name], #{args => Arguments}) end,
     Declared = fun(Name, Path) -> Start(Name, ["-placement", "topology", "declared", "-placement", "path", Path]) end,

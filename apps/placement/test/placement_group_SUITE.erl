@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of real nodes and the names in them: members join, leave, lose their connections, reconnect, restart and
-%% forget.
+%% @doc Groups of real nodes and the names in them: members join, leave, lose their connections, reconnect and restart, and
+%% forget what was removed.
 -module(placement_group_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -117,7 +117,7 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:wait_disconnected(Other, Node),
     {Second, Node} = Start(),
     true = beamway_peer:call(Other, net_kernel, connect_node, [Node]),
-    %% The other member informs the restarted node of the group.
+    %% The other member informs the restarted node about the group.
     _ = beamway_peer:wait_until(fun() -> [lasting] =:= beamway_peer:call(Second, placement_group, own_groups, []) end, 10000),
     [_ = beamway_peer:wait_until(fun() -> undefined =:= Found(Peer) end, 10000) || Peer <- [Second, Other]],
     New = beamway_peer:run(Second, fun() -> spawn(fun wait/0) end),

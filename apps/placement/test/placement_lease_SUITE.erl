@@ -25,7 +25,7 @@ end_per_suite(Config) -> placement_two_sites:stop(Config).
 
 leases_have_a_capacity(Config) ->
     F = node_of(Config, "f"),
-    %% Four nodes request five leases each, of one slot, at the same moment, but there are only two slots.
+    %% Four nodes each request five leases of one slot at the same moment, but there are only two slots.
     Askers = ["a", "b", "c", "d"],
     [true = call(Config, Name, net_kernel, connect_node, [F]) || Name <- Askers],
     Holders = [{Name, on(Config, Name, fun() -> asker(F, 5) end)} || Name <- Askers],
@@ -35,7 +35,7 @@ leases_have_a_capacity(Config) ->
     ?assertMatch([{F, [{leases, 2}]}], call(Config, "a", attr, request_attrs, [[F], [leases]])),
     [on(Config, Name, fun() -> exit(Pid, kill) end) || {Name, Pid} <- Holders],
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000),
-    %% One claim is on an attribute that is not a number, and another one can never fit.
+    %% One claim is on an attribute that is not a number, and the other exceeds the capacity.
     {error, {refused, {capacity, zone, unknown}}} = call(Config, "a", placement, reserve, [F, #{zone => 1}, #{}]),
     {error, {refused, {capacity, slots, 2}}} = call(Config, "a", placement, reserve, [F, #{slots => 3}, #{}]).
 
@@ -166,7 +166,7 @@ without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     State;
 without_lease(State, _, _) -> State.
 
-%% The node grants the lease and then receives no messages for longer than a start may take. The function is called only
+%% The node grants the lease and then handles no messages for longer than a start may take. The function is called only
 %% on the next node.
 a_node_that_begins_late(Config) ->
     [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
@@ -204,7 +204,7 @@ a_node_of_the_version_before(Config) ->
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% If the best node refuses, the next best is tried. If all nodes refuse, the error contains all of them.
+%% If the best node refuses the lease, the next best is tried. If all nodes refuse, the error contains all of them.
 nobody_has_room(Config) ->
     Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
     Spawn = fun() -> call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, Options]) end,
@@ -231,7 +231,7 @@ claims_that_are_no_amounts(Config) ->
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve, [F, #{Name => Amount}, #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve_all, [[{E, #{slots => 1}}, {F, #{Name => Amount}}], [], #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, #{claims => #{Name => Amount}}])),
-         %% The node also refuses a request from a release that does not check claims.
+         %% The node also rejects a request from a release that does not check claims.
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", gen_server, call, [{placement_lease, F}, {reserve, whereis(init), #{Name => Amount}, [], 60000}])),
          Text = unicode:characters_to_list(placement:format_error({bad_claim, Name, Amount})),
          ?assertNotEqual(nomatch, string:find(Text, lists:flatten(io_lib:format("~0tp => ~0tp", [Name, Amount]))))
@@ -272,8 +272,8 @@ owner() ->
     end),
     receive owned -> Pid after 20000 -> error(not_owned) end.
 
-%% The chooser uses outdated information, but the node itself refuses the lease. A choice that requests current values also
-%% notices the change.
+%% The chooser uses outdated information, but the node itself rejects the request for a lease. A choice that requests
+%% current values also notices the change.
 apart_at_the_target(Config) ->
     F = node_of(Config, "f"),
     Apart = [{size, eq, 6}, {affinity, ants, apart}],
@@ -290,7 +290,7 @@ apart_at_the_target(Config) ->
     _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
     {ok, Again} = Reserve(),
     ok = call(Config, "a", placement, release, [Again]),
-    %% The first values mean that no such process runs there, the others mean that one does.
+    %% The first values mean that no such process runs there, the others that one does.
     [begin
          ok = call(Config, "f", placement, insert, [ants, Value]),
          ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})

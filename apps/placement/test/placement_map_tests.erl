@@ -120,7 +120,7 @@ latency_test() ->
 
 no_tree_test() -> ?assertEqual({error, no_nodes}, placement:map([{1, 2, 6}], none, #{})).
 
-%% Each invalid input causes a clear error that contains the value.
+%% For each invalid input there is a clear error that contains the value.
 bad_input_test_() ->
     Tree = tree([{a, "/x"}, {b, "/y"}]),
     [?_test(begin

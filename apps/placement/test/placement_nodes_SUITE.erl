@@ -479,7 +479,7 @@ a_node_comes_back_with_its_name(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
     ok = beamway_peer:stop(Second).
 
-%% The process that sent the request is delayed, and reads the answer only after the node has gone down. The answer must be
+%% The process that sent the request is delayed and reads the answer only after the node has gone down. The answer must be
 %% discarded.
 an_answer_after_the_end(Config) ->
     [{_, Peer, Gone}] = Extra = beamway_placement_nodes:start(["gone"]),
@@ -575,8 +575,8 @@ asked_before_it_is_configured(Config) ->
     ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% On a busy machine an automatic attribute may exceed its time limit at startup. It used to be missing then for as long as
-%% the node ran.
+%% On a busy machine an automatic attribute may exceed its time limit at startup. In that case it used to be missing for as
+%% long as the node ran.
 automatic_and_slow(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
     ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),

@@ -43,8 +43,8 @@ nobody_counts(Config) ->
     ?assertEqual({ok, [], lists:sort([One, Two])}, beamway_peer:call(First, placement, advise, [[One, Two]])),
     ok.
 
-%% A process on the first node sends to another one there. It sends ten times as much to a process on the other node,
-%% which it addresses by name.
+%% A process on the first node sends messages to a second one there. It sends ten times as much to a process on the
+%% other node, which it addresses by name.
 bytes_of_pairs(Config) ->
     [{First, One}, {Second, Two}] = proplists:get_value(peers, Config),
     Near = beamway_peer:call(First, erlang, spawn, [?MODULE, listener, []]),
@@ -59,7 +59,7 @@ bytes_of_pairs(Config) ->
     %% The tree puts the nodes in different sites, so the talker should move to the other node.
     {ok, Tree} = placement_tree:from_paths([{One, "/a"}, {Two, "/b"}]),
     {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
-    %% The node of the talker cannot take another process.
+    %% The talker's node has no capacity for another process.
     ?assertMatch({ok, [#{process := Loud, from := One, to := Two, less := [{_, Much}], more := []}]}, beamway_peer:call(First, placement, advise, [Graph, #{}])),
     Busiest = beamway_peer:call(First, placement_observe, busiest, [[One, Two], 10000], 30000),
     ?assertEqual([Loud, Far], [Pid || Pid <- [Loud, Far], lists:member(Pid, Busiest)]),

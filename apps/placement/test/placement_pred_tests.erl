@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of predicates: they have three truth values, do not depend on order, and are explained in agreement with
-%% choices.
+%% @doc Properties of predicates: they have three truth values, their order does not matter, and their explanations agree
+%% with the choices.
 -module(placement_pred_tests).
 
 -include_lib("proper/include/proper.hrl").

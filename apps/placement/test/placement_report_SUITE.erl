@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reproduces the session in Appendix A of the RELEASE report D3.5 with the same number of real nodes, which have the
-%% attribute values in the report.
+%% attribute values that the report gives.
 %%
 %% All nodes run on the same machine here, so the report's `vm1@bwlf01' is called `vm1_bwlf01-...@127.0.0.1'. The report's
 %% list contains bwlf32 twice.

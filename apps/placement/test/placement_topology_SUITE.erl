@@ -95,8 +95,8 @@ a_frozen_node(_Config) ->
     ?assertMatch([{quiet, One, Other}], maps:keys(Pairs)),
     ?assertEqual([timeout, timeout], [Reason || {quiet, A, B, Reason} <- Failed, A =:= Node orelse B =:= Node]).
 
-%% All pairs are measured at the same time, and a node is suspended or killed before they begin. The other pairs begin
-%% nevertheless.
+%% All pairs are measured at the same time, and a node is suspended or killed before they begin. The other pairs still
+%% begin.
 without_one_at_the_gate(_Config) ->
     [begin
          Cluster = cluster(3),
@@ -214,7 +214,7 @@ command(Config) ->
     {0, Alpha} = run(Config, ["show", "topology.json", "--alpha", "1.6"]),
     says(Alpha, "4 nodes").
 
-%% Validates the file against the documented schema, and checks that the schema rejects a wrong file.
+%% Validates the file against the documented schema, and checks that the schema rejects an invalid file.
 is_as_documented(Config, File) ->
     Stored = filename:join(proplists:get_value(priv_dir, Config), File),
     {ok, Text} = file:read_file(Stored),
@@ -293,7 +293,7 @@ command_imports(Config) ->
     end.
 
 sixty_four_nodes(Config) ->
-    %% This takes two minutes on an idle machine, but any other program on the machine slows down that many nodes.
+    %% This takes two minutes on an idle machine, but any other program on the machine slows down so many nodes.
     ct:timetrap({minutes, 30}),
     {0, Text} = run(Config, ["measure", "--start", "64", "--batches", "10"]),
     says(Text, "loaded: 2016 of 2016 pairs"),

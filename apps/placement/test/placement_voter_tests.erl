@@ -36,7 +36,7 @@ each_rule_is_needed_test_() ->
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
 
 %% The voter was cut off together with the last holder (1). Since then it has made a promise to a node (3) that did not get
-%% a majority. Once that promise has expired or been released, the voter must not refuse the node that runs the child (2).
+%% a majority. Once that promise has expired or been released, the voter must not reject the node that runs the child (2).
 refused_in_between_test_() ->
     Spec = maps:remove(next, spec(#{})),
     Asks = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number}, {Holder, none}, Row, Now, -?GRACE) end,
@@ -47,7 +47,7 @@ refused_in_between_test_() ->
     [?_assertMatch({{held, c}, Tried}, Renews(2, b, Tried, 210)),
      ?_assertMatch({{granted, none, _}, {#{fence := 2, live := 2, at := b}, {b, _, 310}}}, Renews(2, b, placement_voter:release(c, Tried, 210), 210)),
      ?_assertMatch({{granted, none, _}, {#{fence := 2, live := 2, at := b}, {b, _, 400}}}, Renews(2, b, Tried, 300)),
-     %% A node that does not run the child, or that ran it before the last holder, is still refused.
+     %% A node that does not run the child, or that ran it before the last holder, is still rejected.
      ?_assertMatch({{fenced, 3}, Tried}, Asks(2, b, Tried, 300)),
      ?_assertMatch({{fenced, 3}, Runs}, Renews(2, b, Runs, 400))].
 

@@ -63,8 +63,8 @@ child(Config, Options) -> on(Config, "a", child, [[], {?COUNTER, start_link, [on
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% Three of five nodes vote. The others know the child's name, can delete the child, and are informed of it when they
-%% join.
+%% Three of five nodes vote. The others know the child's name, can delete the child, and are informed about it when
+%% they join.
 names_on_every_node(Config) ->
     {ok, First} = child(Config, #{voters => 3}),
     ?assertEqual(First, found(Config, none)),
@@ -92,7 +92,7 @@ voters_are_replaced(Config) ->
     [One, Two | _] = [Name || {Name, _, Node} <- cluster(Config), lists:member(Node, Voters), Node =/= node(First)],
     ok = beamway_peer:kill9(peer_of(Config, One)),
     Four = without(One, Config),
-    %% The second configuration after the first no longer contains the nodes that were killed.
+    %% The configuration two terms after the first no longer contains the nodes that were killed.
     true = wait_until(fun() -> case voters(Four) of {2, Nodes} -> not lists:member(node_of(Config, One), Nodes); _ -> false end end),
     ?assertEqual(First, found(Four, none)),
     ok = beamway_peer:kill9(peer_of(Config, Two)),
@@ -116,8 +116,8 @@ follows_the_cluster(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, "a")),
     ?assertNotEqual(First, found(without("a", Config), First)).
 
-%% The voters of each child get four requests per grace period. If all five nodes were voters, there would be five thirds
-%% as many messages.
+%% The voters of each child get four requests per grace period. If all five nodes were voters, there would be 5/3
+%% times as many messages.
 messages_per_second(Config) ->
     Children = 40,
     Grace = 2000 * beamway_runner:slowness(),

@@ -32,7 +32,7 @@
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
 %% Why a message was not sent or not confirmed. `overload' means that the connection is full and `on_full' is `error', and
-%% `timeout' that it was full until the time limit. `noproc' means that the destination is a name without a process.
+%% `timeout' that it stayed full until the time limit. `noproc' means that the destination is a name without a process.
 %% `{no_teleport, Node}' means that the node does not run teleport, without which it cannot confirm messages. `too_big' occurs
 %% only over a pool and means that the message is larger than the option `max_message_bytes'.
 -type request_id() :: term().
@@ -86,9 +86,9 @@ gs_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
 -spec gs_cast(dest(), term()) -> ok | {error, reason()}.
 gs_cast(Dest, Request) -> cast(Dest, Request).
 
-%% @doc Starts a call and returns at once. The same process collects the reply later, with {@link wait_response/2}, {@link
-%% receive_response/2} or {@link check_response/2}. The identifier is a gen_server request identifier, so gen_server's
-%% functions for requests and collections accept it as well.
+%% @doc Starts a call and returns immediately. The same process collects the reply later, with {@link wait_response/2},
+%% {@link receive_response/2} or {@link check_response/2}. The identifier is a gen_server request identifier, so
+%% gen_server's functions for requests and collections accept it as well.
 -spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 
@@ -105,8 +105,8 @@ wait_response(Id, Limit) -> teleport_call:response(wait_response, Id, [Id, Limit
 -spec receive_response(request_id(), limit()) -> response() | timeout.
 receive_response(Id, Limit) -> teleport_call:response(receive_response, Id, [Id, Limit]).
 
-%% @doc Returns the reply if the message, which the caller has received, contains it. `no_reply' means that the message is a
-%% different one.
+%% @doc Returns the reply if it is in this message, which the caller has received. `no_reply' means that the message is
+%% not the reply.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> teleport_call:response(check_response, Id, [Message, Id]).
 
@@ -139,10 +139,10 @@ abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 
-%% @doc Broadcasts with a scope, which must run on this node, and with options. Returns immediately, or within 100 ms if a
-%% connection is full. With `confirm => true' it returns when each node has confirmed the message or the timeout has
-%% expired. The result says how each node was reached ({@link teleport_groups:result()}). Broadcasts from one process to
-%% one group arrive in order.
+%% @doc Like {@link broadcast/2}, but with a scope, which must run on this node, and with options. Returns immediately, or
+%% within `timeout' (100 ms by default) if a connection is full. With `confirm => true' it returns when each node has
+%% confirmed the message or the timeout has expired. The result says how each node was reached
+%% ({@link teleport_groups:result()}). Broadcasts from one process to one group arrive in order.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
 
@@ -182,10 +182,10 @@ binary(Data) -> beamway_block:from_iodata(Data).
 -spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
 read_file(Name) -> beamway_block:read_file(Name).
 
-%% @doc Returns the number of blocks that this node holds (created here or opened), their total size in bytes, and the
-%% limits for both. A reference to part of a block keeps the whole block in memory. `shared' is the number of this
-%% node's handles that can be opened. `made' and `received' count blocks since the node started, and `refused' counts
-%% requests for which there was no room.
+%% @doc Returns the number of blocks that this node has in memory (created here or opened), their total size in bytes,
+%% and the limits for both. A reference to part of a block keeps the whole block in memory. `shared' is the number of
+%% this node's handles that can be opened. `made' and `received' count blocks since the node started, and `refused'
+%% counts requests for which there was no room.
 -spec blocks() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused | shared => non_neg_integer()}.
 blocks() -> teleport_blocks:info().
 
@@ -203,7 +203,7 @@ register_name({_, Node} = Name, Pid) when is_pid(Pid) ->
     end;
 register_name(Name, Pid) -> error({bad_name, {Name, Pid}, "expected {Name, Node} and a pid"}).
 
-%% @doc Removes the name, on any node.
+%% @doc Unregisters the name, whichever node it is on.
 -spec unregister_name({Name :: atom(), node()}) -> ok.
 unregister_name(Name) ->
     _ = named(Name, unregister, [], false),

@@ -2,10 +2,11 @@
 %% @doc Shared binaries: keeps the handles of this node, and transfers the block of a handle to another node on the
 %% same host ({@link beamway_block}).
 %%
-%% A handle contains the sharing node, an identifier of that node's current life, and a number. A node that opens it
-%% requests the block over the distribution and sends the address of its own listener. The sharing node connects a
-%% channel to that address and passes the block through it. So a handle is an ordinary term, and each node that has
-%% opened it maps the memory itself. The kernel frees the memory when no node uses it any more, even if the nodes crashed.
+%% A handle contains the sharing node, a random identifier that changes when teleport is restarted there, and a number. A
+%% node that opens it requests the block over the distribution and sends the address of its own listener. The sharing node
+%% connects a channel to that address and passes the block through it. So a handle is an ordinary term, and each node that
+%% has opened it maps the memory itself. The kernel frees the memory when no node uses it any more, even if the nodes
+%% crashed.
 %%
 %% Callers read the table themselves. This process writes it, owns the listener, and frees the memory of unused
 %% blocks. If no process fetches a channel within a minute or two, it closes the channel together with its block.
@@ -17,7 +18,7 @@
 -export_type([handle/0, keep/0, refusal/0]).
 
 -type handle() :: {?MODULE, binary()} | {?MODULE, node(), Life :: binary(), Number :: pos_integer(), Bytes :: pos_integer()}.
-%% The first form carries the bytes themselves; it is used for a binary that is not a block.
+%% The first form contains the bytes themselves; it is used for a binary that is not a block.
 -type keep() :: caller | {ms, pos_integer()}.
 -type refusal() :: ended | former_life | other_host | timeout | {nodedown, node()} | {no_teleport, node()} | {unreachable, Why :: binary()}.
 

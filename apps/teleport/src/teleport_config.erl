@@ -4,7 +4,7 @@
 %% They are read from the application environment of `teleport' when it starts, and may be changed at any time
 %% ({@link teleport:configure/2}). They are checked only here; the rest of the code trusts the map.
 %%
-%% Options that only had an effect until version 0.2.0 are still accepted, and the first use of each is logged.
+%% Options that had an effect only until version 0.2.0 are still accepted, and the first use of each is logged.
 -module(teleport_config).
 
 -include_lib("kernel/include/logger.hrl").

@@ -85,7 +85,7 @@ alone(Server, Ref, Deadline) ->
         ended(Ref, timeout)
     end.
 
-%% The first receive takes a reply that has already arrived at the alias, the second one a reply that arrived before the
+%% The first receive finds a reply that has already arrived at the alias, the second a reply that arrived before the
 %% alias was deactivated. A reply that the server sent before it exited is already here, because it reached this node
 %% before the exit was reported.
 ended(Ref, Reason) ->

@@ -2,19 +2,19 @@
 %% @doc Broadcasts to the members of a group of `pg' or of {@link teleport_listeners}. Each is encoded once, sent once
 %% to each node that has members, and delivered there by {@link teleport_server}.
 %%
-%% The calling process itself sends, so its broadcasts to a group arrive in order. It waits for answers only with the
-%% option `confirm'. It waits for room only for a short time, which is not charged to a node whose connection makes progress.
-%% Once a node has used up this time, broadcasts do not wait for that node for a while. If the sites of nodes are known ({@link
-%% teleport_sites}), one node of each other site passes the message on to the others there.
+%% The calling process sends each broadcast itself, so its broadcasts to a group arrive in order. It waits for answers only
+%% with the option `confirm', and waits for room in full connections only until the time limit of the broadcast. If the
+%% connection to a node is still full then, broadcasts do not wait for that node for a while. If the sites of nodes are
+%% known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
 -export([broadcast/4]).
 -export_type([options/0, result/0, refusal/0]).
 
--type options() :: #{confirm => boolean(),                   %% false; with true it waits until each node has confirmed the message
-                     timeout => timeout(),                   %% milliseconds to wait for room, and for confirmations; 5000 with `confirm', else 100
+-type options() :: #{confirm => boolean(),                   %% default false; with true it waits until each node has confirmed the message
+                     timeout => timeout(),                   %% milliseconds to wait for room, and for confirmations; default 5000 with `confirm', otherwise 100
                      sites => teleport_sites:site_of(),      %% default the option `sites' of the node
-                     local => boolean(),                     %% true; with false it leaves out the members on this node
+                     local => boolean(),                     %% default true; with false it leaves out the members on this node
                      nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
 %% `sent' lists the nodes for which the message was passed to the connection, as with `!', or, with `confirm', the nodes
@@ -155,7 +155,7 @@ confirmed(ReplyTo, Nodes, Deadline) ->
     Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
 %% Setting up a monitor suspends the process if the connection to that node is full, so the caller, which has a time
-%% limit, leaves it to other processes.
+%% limit, leaves this to other processes.
 watch(Caller, ReplyTo, Node) ->
     OfCaller = monitor(process, Caller),
     Why = try monitor(process, {?SERVER, Node}) of

@@ -2,9 +2,9 @@
 %% @doc Keeps track of which nodes have members of which groups, from the point of view of one node. This module has no
 %% processes; {@link teleport_listeners} sends and receives the messages and calls it.
 %%
-%% A node tells its peers for which groups it has members, but neither how many nor which ones. A group is represented
-%% by a hash of four bytes. If two groups have the same hash, a broadcast to one of them also reaches some nodes
-%% without members.
+%% A node informs its peers of the groups for which it has members, but not of the number of members or of the members
+%% themselves. A group is represented by a hash of four bytes. If two groups have the same hash, a broadcast to one of
+%% them also reaches some nodes without members.
 %%
 %% When two nodes connect, each sends the other a question. The answer, `all', contains the peer's groups, and each later
 %% `change' follows it in order. Until the answer has arrived, the node does not know the peer's groups, so {@link
@@ -14,11 +14,11 @@
 %% So a broadcast can miss a peer with members only while the message about its first member is in flight, as with
 %% `pg', or is waiting for room.
 %%
-%% The table is an ordered set with the rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' for this node,
-%% `{{node, Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process reads it. The row of a known node
-%% is never missing, not even for a moment, unless the peer has reported that its last member is gone. This holds
-%% because writers update `known' after a node's first rows, and readers read it before them. A reader without a table
-%% gets the error `{not_started, teleport}'.
+%% The table is an ordered set with the rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' for this node, `{{node,
+%% Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process may read it. The row of a known node is
+%% never missing, not even for a moment, unless the peer has reported that its last member is gone. This holds because
+%% writers update `known' after a node's first rows, and readers read it before them. A reader without a table gets the
+%% error `{not_started, teleport}'.
 -module(teleport_interest).
 
 -export([new/2, join/3, leave/3, members/2, nodes/3, known_nodes/2]).
@@ -34,7 +34,7 @@
 
 -record(interest, {table :: ets:table(),
                    node :: node(),
-                   %% groups that have got their first member or lost their last one since the last flush
+                   %% groups that have gained their first member or lost their last one since the last flush
                    changed = #{} :: #{hash() => []},
                    %% the question to each peer, and whether the table has rows for it
                    questions = #{} :: #{node() => {reference(), HasRows :: boolean()}},
@@ -204,6 +204,6 @@ taken(false) -> behind.
 -spec is_changed(state()) -> boolean().
 is_changed(#interest{changed = Changed}) -> map_size(Changed) > 0.
 
-%% @doc Returns whether some peer has not been sent everything, because there was no room.
+%% @doc Returns whether there is a peer that has not been sent everything, because there was no room.
 -spec is_behind(state()) -> boolean().
 is_behind(#interest{told = Told}) -> lists:any(fun({_, _, Status}) -> Status =:= behind end, maps:values(Told)).

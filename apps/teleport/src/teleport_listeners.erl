@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups with many members: a node tells the others for which groups it has members, but not which processes they
-%% are. A broadcast goes only to nodes with members.
+%% @doc Groups with many members: a node informs the others of the groups for which it has members, but not of the
+%% members themselves. A broadcast goes only to nodes with members.
 %%
 %% ```
 %% ok = teleport_listeners:join({room, 7}),                     %% the calling process is a member until it leaves or exits
@@ -19,7 +19,7 @@
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 5000).
-%% Changes that follow another one sooner than this are sent together.
+%% Changes that follow another change within this time are sent together.
 -define(GATHER_MS, 20).
 -define(IS_HASHES(Hashes), is_binary(Hashes), byte_size(Hashes) rem 4 =:= 0).
 
@@ -31,7 +31,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Adds the calling process to a group, which is any term. Joining twice has the same effect as joining once.
+%% @doc Adds the calling process to a group, which can be any term. Joining twice has the same effect as joining once.
 -spec join(Group :: term()) -> ok.
 join(Group) -> join(Group, self()).
 
@@ -77,7 +77,7 @@ nodes(Group) -> teleport_interest:known_nodes(?TABLE, Group).
 
 %% ---- the process ----
 
-%% @private The table keeps the members across a crash of the server.
+%% @private The members stay in the table if the server crashes.
 -spec init([]) -> {ok, #listeners{}}.
 init([]) ->
     State = #listeners{interest = teleport_interest:new(?TABLE, node())},
@@ -167,8 +167,8 @@ handle_info(_Info, State) ->
 asked_again(true, Node, State) -> ask(Node, State);
 asked_again(false, _, State) -> State.
 
-%% A change is sent immediately unless it soon follows another one. Sending to peers without room is retried at the same
-%% interval.
+%% A change is sent immediately unless it follows another one too closely. Sending to peers without room is retried at
+%% the same interval.
 told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of

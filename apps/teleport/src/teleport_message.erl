@@ -182,13 +182,13 @@ found(Pid) -> find(Pid).
 address(_, Pid) when is_pid(Pid) -> Pid;
 address(Node, Name) -> {Name, Node}.
 
-%% @doc Returns the key whose messages keep their order in a pool; by default everything that a process sends to a
-%% node, as over the distribution.
+%% @doc Returns the key of a message. Messages with the same key keep their order in a pool. By default, everything
+%% that a process sends to a node has the same key, so it keeps its order as over the distribution.
 -spec key(teleport:options()) -> term().
 key(#{key := Key}) -> Key;
 key(_) -> self().
 
-%% @doc Returns these options if all are options of a message.
+%% @doc Returns these options if all of them are valid options for a message.
 -spec checked(term()) -> teleport:options().
 checked(Options) -> checked(fun is_option/2, Options).
 
@@ -200,7 +200,7 @@ checked(IsOption, Options) when is_map(Options) ->
 checked(_, Other) ->
     error({bad_option, options, Other}).
 
-%% @doc Returns whether this is a valid option for a message. The last three only had an effect in 0.2.0.
+%% @doc Returns whether this is a valid option for a message. The last three had an effect only in 0.2.0.
 -spec is_option(term(), term()) -> boolean().
 is_option(key, _) -> true;
 is_option(confirm, Value) -> is_boolean(Value);

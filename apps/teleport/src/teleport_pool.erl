@@ -2,11 +2,11 @@
 %% @doc A pool is a few TCP connections of teleport's own to a node, in addition to stock distribution, so that large
 %% messages delay neither the node's ticks nor each other.
 %%
-%% A pool is opened in the background when a process first needs it, and is closed with the distribution connection. No pool is
-%% opened if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run this version of
-%% teleport, or if its port cannot be reached. In that case messages use the distribution, this is logged once, and the next
-%% attempt follows after a pause. Each node opens its own pools: a connection carries the messages and requests of the node that
-%% opened it, and the replies to those requests.
+%% A pool is opened in the background when a process first needs it, and is closed together with the distribution connection. No
+%% pool is opened if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run this
+%% version of teleport, or if its port cannot be reached. In that case messages use the distribution, the reason is logged once,
+%% and teleport tries again after a delay. Each node opens its own pools: a connection carries the messages and requests of the
+%% node that opened it, and the replies to those requests.
 %%
 %% <b>Order.</b> Each key is assigned to one connection. Messages of a process that has sent over the distribution before
 %% ({@link note/1}) do not overtake its earlier ones: the process sends a marker over the distribution and then its first message
@@ -14,9 +14,10 @@
 %% its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is logged, and
 %% messages in flight may be lost or arrive late.
 %%
-%% Only this process opens and closes pools. `persistent_term' holds the number of connections to each node, `carried'
-%% if the distribution alone carries everything, or `none'. All of these are immediate terms, because with any other
-%% term ERTS would scan all heaps on the node whenever a pool is closed. The connections themselves are in the table.
+%% Only this process opens and closes pools. `persistent_term' contains the number of connections to each node,
+%% `carried' if the distribution alone carries everything, or `none'. All of these are immediate terms, because with
+%% any other term ERTS would scan all heaps on the node whenever a pool is closed. The connections themselves are in
+%% the table.
 -module(teleport_pool).
 -behaviour(gen_server).
 
@@ -112,8 +113,8 @@ request(Pool, To, Key, Label, Request, Wait) ->
                         end
                 end).
 
-%% @doc Tells the node that the calling process no longer waits for the reply to this request. If the connection is full, the
-%% node is not told.
+%% @doc Informs the node that the calling process no longer waits for the reply to this request, unless the connection is
+%% full.
 -spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
 -dialyzer({no_improper_lists, [cancel/3]}).
 cancel(Pool, Key, Ref) ->

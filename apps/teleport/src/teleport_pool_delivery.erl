@@ -48,7 +48,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link(?MODULE, [], [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc Hands over a socket that the process already owns. `Listener' gets `{known, Pid}' once the peer has proved itself.
+%% @doc Hands over a socket that the process already owns. `Listener' gets `{known, Pid}' once the peer has proved that it
+%% knows the cookie.
 -spec socket(pid(), gen_tcp:socket(), Listener :: pid()) -> ok.
 socket(Pid, Socket, Listener) -> gen_server:cast(Pid, {socket, Socket, Listener}).
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Encodes terms as the messages of a pool's connection, and decodes them. All functions are pure.
 %%
-%% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so large
-%% binaries are sent outside of the encoded term: an atom replaces each one, and the receiver replaces the atom with a
-%% part of the packet. Only binaries in tuples, lists and maps that are neither wide nor deeply nested are found. All
-%% others stay in the term and are copied.
+%% A packet contains one or more messages, each preceded by its length. Decoding copies the binaries in a term, so
+%% large binaries are sent outside of the encoded term: an atom replaces each one, and the receiver replaces the atom
+%% with a part of the packet. Only binaries in tuples, lists and maps that are neither wide nor deeply nested are
+%% found. All others stay in the term and are copied.
 -module(teleport_pool_frame).
 
 -export([encode/1, decode/1]).
@@ -44,7 +44,7 @@ taken_out(Term) ->
     catch throw:ambiguous -> none
     end.
 
-%% @doc Returns the terms of a packet. Fails if the peer sent something that {@link encode/1} never makes.
+%% @doc Returns the terms of a packet. Fails if the peer sent something that {@link encode/1} never produces.
 -spec decode(binary()) -> [term()].
 decode(<<Bytes:32, Message:Bytes/binary, Rest/binary>>) -> [term(Message) | decode(Rest)];
 decode(<<>>) -> [].

@@ -7,8 +7,8 @@
 %% <li>acceptor: WELCOME, computed in the same way with the string `acceptor'; or REFUSED with a reason</li></ol>
 %% The cookie is never sent. A proof cannot be replayed in another handshake, because it covers both nonces; nor for another node, because it covers
 %% both names; nor with a different version, because HELLO begins with the version; nor can it be reflected to its sender, because it covers the
-%% role. The acceptor sends its proof only to a caller that has proved itself. Before both proofs, no input is converted to an atom or a term, and
-%% no packet exceeds 1 KB ({@link teleport_pool_socket:options/1}).
+%% role. The acceptor sends its proof only to a caller that has proved that it knows the cookie. Before both proofs, no input is converted to an atom
+%% or a term, and no packet exceeds 1 KB ({@link teleport_pool_socket:options/1}).
 -module(teleport_pool_handshake).
 
 -export([call/3, answer/2, version/0]).

@@ -2,8 +2,8 @@
 %% @doc The queue of a pool connection, and the process that writes its messages to the socket.
 %% {@link teleport_pool_connection} starts this process and is linked to it.
 %%
-%% The messages are in the process's mailbox, and a counter holds their size. A sender adds its bytes before it sends the
-%% message there, and the process subtracts them after the write.
+%% The messages are in the process's mailbox, and a counter contains their total size. A sender adds the size of its
+%% message before it sends the message to the process, which subtracts the size after the write.
 %%
 %% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must
 %% continue to read replies. Messages that arrive during a write are sent together, in packets of about 64 KB.

@@ -6,7 +6,7 @@
 -export([options/1, text/1, handled/2, last/3, close/2]).
 
 -define(BUFFER_BYTES, 65536).
-%% No packet before the proof is longer ({@link teleport_pool_handshake}).
+%% No packet of the handshake is longer ({@link teleport_pool_handshake}).
 -define(HANDSHAKE_BYTES, 1024).
 -define(LARGE_BYTES, 1048576).
 -define(TCP, 6).
@@ -16,7 +16,7 @@
 %% distribution, and keepalive probes are sent as often as ticks, so that firewalls do not drop the connection.
 -spec options(inet:ip_address()) -> [gen_tcp:option()].
 options(Ip) ->
-    %% gen_tcp wants this option first.
+    %% gen_tcp requires this option to be the first.
     [{inet_backend, inet}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end, binary, {active, false}, {packet, 4},
      {packet_size, ?HANDSHAKE_BYTES}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of
@@ -40,8 +40,8 @@ text(Reason) ->
 handled(Packet, State) when byte_size(Packet) >= ?LARGE_BYTES -> {noreply, State, hibernate};
 handled(_, State) -> {noreply, State}.
 
-%% @doc Runs in the process of either end after it was told to stop: handles further messages until its connection
-%% closes or the deadline passes. Returns the reason for {@link close/2}.
+%% @doc Runs in the process of either end after that process was told to stop: handles further messages until its
+%% connection closes or the deadline passes. Returns the reason for {@link close/2}.
 -spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> Reason :: term().
 last(HandleInfo, State, Deadline) ->
     receive
@@ -54,8 +54,8 @@ last(HandleInfo, State, Deadline) ->
     after teleport_deadline:left(Deadline) -> too_late
     end.
 
-%% @doc Closes a connection's socket, for the reason for which its process exits. Unless the peer has closed it, unsent
-%% data is discarded, because it would keep the socket open if the peer hangs.
+%% @doc Closes a connection's socket. `Reason' is the reason for which the connection's process exits. Unless the peer
+%% has closed it, unsent data is discarded, because it would keep the socket open if the peer hangs.
 -spec close(gen_tcp:socket(), Reason :: term()) -> ok.
 close(Socket, {shutdown, closed}) -> gen_tcp:close(Socket);
 close(Socket, _) ->

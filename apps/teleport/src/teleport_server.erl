@@ -2,9 +2,9 @@
 %% @doc The process that handles requests from other nodes: it confirms that a message has arrived, and delivers
 %% broadcasts to the members on its node.
 %%
-%% The servers of connected nodes send each other `hello', so the table has a row for each node whose teleport is of
-%% this version. A node without a row gets broadcasts as separate messages to each member. The rows `{{late, Node}, Until}'
-%% are those of {@link teleport_groups}. The table belongs to the supervisor.
+%% The servers of connected nodes send each other `hello', so the table has a row for each node that runs this version of
+%% teleport. A node without a row gets broadcasts as separate messages to each member. The rows `{{late, Node}, Until}' are
+%% those of {@link teleport_groups}. The table belongs to the supervisor.
 %%
 %% The server never blocks: if there is no room for a message to another node, this is counted or reported.
 -module(teleport_server).
@@ -18,8 +18,8 @@
 %% A broadcast is `{broadcast, Scope, Group, Encoded, ReplyTo}', where `ReplyTo' is an alias or `none'. The answer is
 %% `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
 
-%% When the server was started (`erlang:monotonic_time(millisecond)'), and for each monitor the row to delete when it
-%% reports.
+%% When the server was started (`erlang:monotonic_time(millisecond)'), and for each monitor the row to delete when the
+%% monitor fires.
 -type state() :: #{started := integer(), reference() => {node(), pid()}}.
 
 -define(TABLE, ?MODULE).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Trace context: the W3C `traceparent' of a process travels with its messages to other processes and nodes, in
 %% the label of `seq_trace''s token. The VM propagates the token: the receiver has it while it handles the message, and
-%% so do the messages that it sends in the meantime. Receiving a message without a token clears it.
+%% the messages that it sends in the meantime carry it as well. Receiving a message without a token clears it.
 %%
-%% A token set by anybody else is left unchanged, and then no context is propagated. Only contexts with the flag `sampled'
+%% A token set by other code is left unchanged, and then no context is propagated. Only contexts with the flag `sampled'
 %% are propagated, so untraced messages cost nothing.
 -module(teleport_trace).
 

@@ -126,7 +126,7 @@ looked_at(Monitor, #watch{server = Server, stand_in = StandIn, use = Use} = Watc
             {true, Watch#watch{use = Next}}
     end.
 
-%% Somebody may have closed the port, because it looks like an unused socket.
+%% Another process may have closed the port, because it looks like an unused socket.
 next(_, undefined) -> gone;
 next(leaving, {monitored_by, []}) -> gone;
 next(leaving, _) -> leaving;

@@ -34,7 +34,7 @@ on_first(Config, Body) ->
 
 bytes(Size) -> << <<(N bsr 3):32>> || N <- lists:seq(1, Size div 4) >>.
 
-%% @private Opens the handles that it gets, and holds the binaries.
+%% @private Opens the handles that it receives, and keeps the binaries.
 holder() -> holder([]).
 
 holder(Held) ->
@@ -61,7 +61,7 @@ await_blocks(Node, Count) ->
         maps:get(blocks, erpc:call(Node, teleport, blocks, [])) =:= Count
     end, 15000 * beamway_runner:slowness()).
 
-%% Handles travel in a message sent with `!', a call, its reply, and a state.
+%% Handles can be part of a message sent with `!', a call, its reply, and a state.
 in_any_message(Config) ->
     on_first(Config, fun(Node) ->
         Data = bytes(1000000),
@@ -129,7 +129,7 @@ files(Config) ->
         Md5 = erlang:md5(Block)
     end).
 
-%% Small binaries travel in the handle itself.
+%% Small binaries are part of the handle itself.
 few_bytes(Config) ->
     on_first(Config, fun(Node) ->
         Handle = teleport:share(<<"few">>),
@@ -139,7 +139,7 @@ few_bytes(Config) ->
         {ok, <<"few">>} = teleport:open(Handle)
     end).
 
-%% On the node that created it, the handle is the binary itself; a node that opens it copies the bytes.
+%% A node that has no room for a block copies the bytes when it opens the handle. If the sharing node has no room, the handle contains the bytes.
 no_room(Config) ->
     on_first(Config, fun(Node) ->
         Data = bytes(1000000),

@@ -45,7 +45,7 @@ outcome(Call) ->
     catch exit:{Reason, {Module, call, _}} when Module =:= teleport; Module =:= gen_server -> {exit, Reason}
     end.
 
-%% Calls the server until the watcher has its stand-in, so that the next call uses that.
+%% Calls the server until the watcher has its stand-in, so that the next call uses the stand-in.
 watched(Server) ->
     _ = beamway_peer:wait_until(fun() -> {echo, 1} = call(Server, {echo, 1}), ets:member(teleport_watcher, Server) end, wait_ms()),
     Server.
@@ -197,7 +197,7 @@ registered_anew(Config) ->
         First = server(Node, direct_name),
         {reply, {echo, 1}} = ours(Dest, {echo, 1}),
         _ = watched(First),
-        %% The name moves to another process while the first one still lives.
+        %% The name moves to another process while the first one is still alive.
         Second = server(Node),
         true = erpc:call(Node, fun() -> unregister(direct_name), register(direct_name, Second) end),
         Waiting = asks(fun() -> ours(Dest, never) end),

@@ -72,7 +72,7 @@ result(Given) -> maps:merge(#{sent => [], plain => [], skipped => [], failed => 
 %% Waits for the messages, because their sender did not get a confirmation.
 await_got(Member, Messages) -> beamway_peer:wait_until(fun() -> got(Member) =:= Messages end, wait_ms()).
 
-%% @private Returns the bytes that this node has sent to another one since they connected.
+%% @private Returns the number of bytes that this node has sent to another node since they connected.
 count_bytes(Node) ->
     case beamway:info(Node) of
         {ok, #{bytes_out := Bytes}} -> Bytes;
@@ -237,14 +237,14 @@ a_hung_node(Config) ->
         true = lists:min([Timed({N, Data}, Options) || N <- lists:seq(1, 5), Options <- [#{}, #{timeout => 300}]]) < 50000 * beamway_runner:slowness(),
         _ = beamway_peer:wait_until(fun() -> length(got(Near)) =:= 17 end, wait_ms()),
         {messages, []} = process_info(self(), messages),
-        %% Nothing is remembered about a node that has gone, because its name may never come back.
+        %% Nothing is remembered about a node that is no longer connected, because its name may never be used again.
         [_] = ets:lookup(teleport_server, {late, Third}),
         true = erlang:disconnect_node(Third),
         _ = beamway_peer:wait_until(fun() -> ets:lookup(teleport_server, {late, Third}) =:= [] end, wait_ms())
     end),
     ok = beamway_peer:sigcont(Peer).
 
-%% Sends until the connection was full this many times in a row.
+%% Sends until the connection has been full this many times in a row.
 fill(_, _, 0) -> ok;
 fill(Pid, Data, Times) ->
     case erlang:send(Pid, Data, [nosuspend]) of

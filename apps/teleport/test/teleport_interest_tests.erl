@@ -11,7 +11,7 @@
 
 -record(world, {servers :: #{node() => teleport_interest:state()},
                 tables :: #{node() => ets:table()},
-                %% messages in the mailbox of the second node from the first; a connection that is up has an entry
+                %% messages from the first node in the mailbox of the second; each connection that is up has an entry
                 ways = #{} :: #{{node(), node()} => [term()]},
                 connected = [] :: [{node(), node()}],
                 full = [] :: [{node(), node()}],
@@ -82,7 +82,7 @@ run({disconnect, {A, B}, Lost}, #world{connected = Connected, monitors = Monitor
     end;
 run({fill, Way}, #world{full = Full} = World) -> World#world{full = lists:usort([Way | Full])};
 run({make_room, Way}, #world{full = Full} = World) -> World#world{full = lists:delete(Way, Full)};
-%% Messages that the server has received are lost. Its successor finds the table of members and asks all peers.
+%% Messages that the server has received are lost. The new server finds the table of members and asks all peers.
 run({crash, Node}, #world{tables = Tables, servers = Servers, ways = Ways, lives = Lives, monitors = Monitors} = World) ->
     {Ended, Left} = lists:partition(fun({_, _, At, _}) -> At =:= Node end, [Monitor || {Of, _, _, _} = Monitor <- Monitors, Of =/= Node]),
     Lost = maps:map(fun({_, To}, _) when To =:= Node -> []; (_, Queue) -> Queue end, Ways),

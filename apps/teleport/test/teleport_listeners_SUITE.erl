@@ -58,11 +58,11 @@ join_each(Join, Groups, Members, PauseMs) ->
     [begin ok = Join({group, Number}, Pid), receive after PauseMs -> ok end end || Number <- lists:seq(1, Groups), Pid <- Pids],
     ok.
 
-%% @private Returns the bytes that this node has sent to all others.
+%% @private Returns the number of bytes that this node has sent to all others.
 sent_bytes() ->
     lists:sum([begin {ok, [{send_oct, Bytes}]} = inet:getstat(Port, [send_oct]), Bytes end || {_, Port} <- erlang:system_info(dist_ctrl)]).
 
-%% Starts members on this node or another, and returns when this node knows that it has some.
+%% Starts members on this node or another, and returns when this node knows that the given node has some.
 members(Node, Group, Count) ->
     Members = erpc:call(Node, ?MODULE, joined, [Group, Count]),
     Node =:= node() orelse await_nodes(Group, fun(Nodes) -> lists:member(Node, Nodes) end),
@@ -235,8 +235,9 @@ a_node_without_teleport(Config) ->
         [three] = got(Far)
     end).
 
-%% Counts what one node sends to another while processes join: first many processes join a few groups, then one process
-%% joins each of many groups. In a cluster of 64 nodes each of the other 63 would get the same, as with `pg'.
+%% Counts the bytes that one node sends to another while processes join: first many processes join a few groups, then
+%% one process joins each of many groups. In a cluster of 64 nodes each of the other 63 would get the same, as with
+%% `pg'.
 bytes_of_joins(Config) ->
     on_first(Config, fun(Node, _) ->
         _ = [erpc:call(On, pg, start, [tp_bytes]) || On <- [node(), Node]],
@@ -265,8 +266,8 @@ settled_count(Count, Before) ->
         Now -> settled_count(Count, Now)
     end.
 
-%% Counts what all 64 nodes of a full mesh send while processes join on each of them: many processes a few groups, one
-%% process many groups, and processes that join a group so slowly that no two joins share a message.
+%% Counts the bytes that all 64 nodes of a full mesh send while processes join on each of them: many processes join a
+%% few groups, one process joins many groups, and processes join a group so slowly that no two joins share a message.
 sixty_four_nodes(_Config) ->
     ct:timetrap({minutes, 30}),
     Cluster = beamway_placement_nodes:start(["t" ++ integer_to_list(Number) || Number <- lists:seq(1, 64)], #{run => false}),

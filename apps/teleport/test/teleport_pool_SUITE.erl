@@ -124,7 +124,7 @@ no_pool(Node) ->
 
 deliveries() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(teleport_pool_delivery_sup)].
 
-%% Counts the processes of pools and the ports on this node.
+%% Returns the number of pool processes and the number of ports on this node.
 left() -> {length(deliveries()) + length(supervisor:which_children(teleport_pool_connection_sup)), length(erlang:ports())}.
 
 echo() ->
@@ -437,12 +437,12 @@ a_hung_peer(_Config) ->
         await(Checker, k, Sent + 1)
     end).
 
-%% Sends numbered messages until one finds no room, and returns its number.
+%% Sends numbered messages until there is no room for one, and returns the number of that message.
 fill(Pool, Checker, Data, N) ->
     case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
         ok -> fill(Pool, Checker, Data, N + 1);
         {error, overload} ->
-            %% The socket may still accept some more bytes.
+            %% The socket may still accept a few more bytes.
             receive after 300 -> ok end,
             case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
                 ok -> fill(Pool, Checker, Data, N + 1);
@@ -619,8 +619,8 @@ code_is_loaded_twice(_Config) ->
     on(PeerA, fun() -> [ok = post(pool(NodeB), Checker, {k, N, payload(N)}) || N <- lists:seq(1, 100)], await(Checker, k, 100) end).
 
 options(_Config) ->
-    %% The host name may resolve to another address of the loopback interface, and without the option the pool would
-    %% listen on 127.0.0.1.
+    %% The host name may resolve to a different address of the loopback interface, and without the option the pool
+    %% would listen on 127.0.0.1.
     {Host, Address} = {"127.0.0.2", {127, 0, 0, 2}},
     {PeerA, NodeA} = start(#{host => Host, pool => #{pool => 1}}),
     {_, None} = start(#{host => Host, pool => #{pool => 0}}),
@@ -700,7 +700,7 @@ strangers(_Config) ->
     [Refused(Word) || Word <- [hello(Strange(1), NodeB), hello(NodeA, Strange(2)), hello(NodeB, NodeB), <<"GET / HTTP/1.1">>, <<>>, <<"BWTP", 2, $h, 0:400>>,
                                <<"BWTP", 3, $h, 0:400>>, binary:copy(<<"x">>, 1025), binary:part(Hello, 0, byte_size(Hello) - 1), <<Hello/binary, 0>>]],
     [badarg = on(PeerB, fun() -> try binary_to_existing_atom(Strange(N)) catch error:Reason -> Reason end end) || N <- [1, 2, 3]],
-    %% The caller announces a packet that is too large, sends only a part of a packet, or sends nothing.
+    %% The caller announces a packet that is too large, sends only part of a packet, or sends nothing.
     [begin
          {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}], 10000),
          ok = gen_tcp:send(Socket, Bytes),
@@ -763,7 +763,7 @@ words_of_no_node(_Config) ->
         await(Checker, k, 10)
     end).
 
-%% Runs on two hosts whose firewall lets only the distribution pass.
+%% Runs on two hosts whose firewall lets through only the distribution.
 blocked_port(_Config) -> on_two_hosts(fun blocked/1).
 
 on_two_hosts(Case) ->

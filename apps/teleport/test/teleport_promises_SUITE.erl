@@ -46,8 +46,8 @@ message() -> receive Message -> Message after wait_ms() -> error(nothing_came) e
 
 no_messages() -> {messages, []} = process_info(self(), messages).
 
-%% Returns the time that it took, in milliseconds: the shortest of several runs, because other work may delay any of
-%% them.
+%% Returns how long the function took, in milliseconds: the shortest of several runs, because other work may delay any
+%% of them.
 shortest(Fun) -> lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]) / 1000.
 
 %% @private The loop of a process that collects the numbers it receives.
@@ -416,7 +416,7 @@ other_behaviours(Config) ->
              {error, bad_module} = teleport_gen:event_call(Dest, no_handler, all, wait_ms())
          end || Dest <- [Manager, {tp_events, Node}]],
         {exit, noproc} = outcome(fun() -> teleport_gen:sync_notify({nobody, Node}, x) end),
-        %% The messages that a gen_fsm gets.
+        %% A gen_fsm receives these messages.
         Self = self(),
         Fsm = spawn(Node, fun() -> fsm(Self) end),
         ok = teleport_gen:send_event(Fsm, a),

@@ -135,7 +135,7 @@ over_a_pool(Config) ->
         ok
     end).
 
-%% The first node calls the second, whose server calls one on the first, which calls another one on the second.
+%% The first node calls a server on the second, which calls a server on the first, which calls another server on the second.
 through_several_nodes(Config) ->
     on_first(Config, fun(Node) ->
         [One, Two, Three] = [teller(At) || At <- [Node, node(), Node]],
@@ -207,7 +207,7 @@ a_stock_node(Config) ->
         {ok, _} = told()
     end).
 
-%% Unless a process asks for it, no message has a token, and no part of teleport makes one.
+%% Unless a process asks for it, no message has a token, and no part of teleport creates one.
 switched_off(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),

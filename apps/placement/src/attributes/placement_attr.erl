@@ -2,7 +2,7 @@
 %% @doc The attribute server of a node, registered as `attr_server'. It stores the node's attributes and answers requests
 %% for them.
 %%
-%% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
+%% Its tables belong to {@link placement_sup}, so a server that is killed restarts with all its attributes. It then
 %% monitors their owners again and drops those that exited in the meantime. The server never evaluates a function itself
 %% and never waits for another node. Each function runs in a separate process ({@link placement_eval}). An attribute has
 %% at most one such process at a time, regardless of the number of callers, and at most 32 functions run concurrently.
@@ -31,7 +31,7 @@
 %% `stale': the last evaluation failed, so this is the previous value with its age. The caller decides whether the value
 %% is too old.
 -type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
-%% The version changes when the node restarts and with each change of a static attribute.
+%% The version changes when the node restarts and whenever a static attribute changes.
 
 -define(SERVER, attr_server).
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
@@ -62,10 +62,10 @@
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
 %% @doc Replaces the configured attributes with the built-in ones (given as entries of a configuration file) and with
-%% `Entries', which override built-in ones of the same name. Attributes that were inserted at run time stay. An attribute
-%% is unknown if its function does not exist, or if it is automatic and its function fails; a warning gives the reason.
-%% If the function of an automatic attribute takes too long, it is called again whenever the attribute is requested,
-%% until it returns a value.
+%% `Entries', which override built-in ones of the same name. Attributes that were inserted at run time are kept. An
+%% attribute is unknown if its function does not exist, or if it is automatic and its function fails; a warning gives the
+%% reason. If the function of an automatic attribute takes too long, it is called again whenever the attribute is
+%% requested, until it returns a value.
 -spec configure(BuiltIn :: [{placement_entry:name(), Entry :: term()}], [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 configure(BuiltIn, Entries) ->
     {ok, Parsed} = placement_entry:parse(BuiltIn),
@@ -192,7 +192,7 @@ ets_lookup(Table, Key) ->
 %% @private
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
-    %% Starts the measurement for scheduler_utilization. The VM turns it off when this process exits.
+    %% Starts the measurement for scheduler_utilization. The VM stops it when this process exits.
     _ = erlang:system_flag(scheduler_wall_time, true),
     Owners = [{monitor(process, Pid), {Name, Pid}} || {{Name, Pid}, _, _} <- ets:tab2list(?OWNED)],
     _ = [sample_after(Name, 0) || {Name, #{kind := sampled}} <- ets:tab2list(?DEFINITIONS)],
@@ -270,7 +270,8 @@ handle_info(_, State) ->
     %% Any process may send messages to a registered name.
     {noreply, State}.
 
-%% A peer whose connection is busy must not delay the others, so its reply is dropped and it has to send the request again.
+%% A peer whose connection is busy must not delay the others, so the reply to it is dropped, and the peer has to send the
+%% request again.
 reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 
 plain({ok, Value, _, _, _, _}) -> Value;
@@ -278,7 +279,7 @@ plain(_) -> undefined.
 
 version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
-%% Returns a term that is not the value of an attribute; the row of a value has more elements.
+%% Returns a term that the table stores in addition to the values of attributes, whose rows have more elements.
 stored(Key, Default) ->
     case ets:lookup(?VALUES, Key) of
         [{_, Term}] -> Term;

@@ -11,7 +11,7 @@
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
          gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0]).
 
-%% Other nodes notice a change of the taints within five seconds. The node itself checks its taints before it grants a
+%% Other nodes notice a change in the taints within five seconds. The node itself checks its taints before it grants a
 %% lease.
 -define(TAINTS, #{ttl => 5000}).
 -define(CGROUPS, "/sys/fs/cgroup").
@@ -141,8 +141,8 @@ load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 -spec run_queue() -> non_neg_integer().
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% @doc Returns the fraction of time in which the schedulers were busy, since the last evaluation or since the server
-%% started.
+%% @doc Returns the fraction of the time during which the schedulers were busy, since the last evaluation or since the
+%% server started.
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
     Now = lists:sort(erlang:statistics(scheduler_wall_time)),
@@ -255,7 +255,7 @@ leases() -> placement_lease:count().
 %% @doc Returns the sum of the bytes sent to and received from each peer. Only the Beamway carrier counts them.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
-    %% Other carriers do not count bytes. With these the function fails instead of returning an empty list.
+    %% Other carriers do not count bytes. With one of these, the function fails instead of returning an empty list.
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),
     Links = apply(beamway, links, []),
     [{Node, maps:get(bytes_in, Info, 0) + maps:get(bytes_out, Info, 0)} || #{node := Node} <- Links, {ok, Info} <- [apply(beamway, info, [Node])]].
@@ -284,8 +284,8 @@ proc_test_() ->
     [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
      ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
 
-%% The cases are the groups as a systemd unit, a Slurm step (with both versions of control groups) and a container see
-%% them.
+%% The cases are the control groups as seen by a systemd unit, by a Slurm step (with both versions of control groups)
+%% and by a container.
 cgroups_test_() ->
     Max = "9223372036854771712\n",
     [{Own, fun() ->

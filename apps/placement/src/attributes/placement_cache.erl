@@ -3,13 +3,14 @@
 %% stores their answers.
 %%
 %% This server is called by {@link placement_choose} and {@link attr}. Callers read the table themselves and call this
-%% server only for values that are missing or too old. The server has at most one request for the same names in flight
-%% to a node ("single flight") and never waits, because each request is made by a separate process. So a node that does
-%% not answer delays only the callers that need its values, and those only until their own deadline. After a node turned
-%% out to be down, or to have no attribute server, it gets no request for a second, unless it comes up sooner. Callers do
-%% not wait for a node that has already left a request unanswered for as long as they would wait. As long as callers need
-%% values from such a node, it gets a request once a second in the background, until it answers. Frequent callers do not
-%% wait at all, because a value that is still fresh but will soon be too old is refreshed in the background.
+%% server only for values that are missing or too old. The server has at most one request for the same names in flight to
+%% a node ("single flight") and never waits, because each request is made by a separate process. So a node that does not
+%% answer delays only the callers that need its values, and those only until their own deadline. Once a node has turned
+%% out to be down, or to have no attribute server, no request is sent to it for a second, unless it comes up sooner.
+%% Callers do not wait for a node that has already left a request unanswered for as long as they would wait. As long as
+%% callers need values from such a node, it gets a request once a second in the background, until it answers. Frequent
+%% callers do not wait at all, because a value that is still fresh but will soon be too old is refreshed in the
+%% background.
 %%
 %% Load values that nodes report anyway are not requested ({@link placement_told}). Each node also sends its own values
 %% of these attributes to a new peer, so the peer's first choice need not request them either.
@@ -29,10 +30,9 @@
 -type status() :: ok | nodedown | no_server | timeout | unasked.
 %% `unasked': no request to the node was needed.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms => integer(), rtt_us => non_neg_integer()}.
-%% `at_ms' in the result of {@link fetch/3} is the erlang:monotonic_time(millisecond) to which the ages of the values
-%% refer.
-%% `rtt_us' is the shortest time in which the node has answered a request of this node so far.
--type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, even if nodes are missing (placement_config:deadline_ms/0)
+%% `at_ms' in the result of {@link fetch/3} is the value of erlang:monotonic_time(millisecond) to which the ages of
+%% the values refer. `rtt_us' is the shortest time in which the node has answered a request from this node so far.
+-type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, even if answers are missing (placement_config:deadline_ms/0)
                      max_age => non_neg_integer(), %% maximum age of a value in ms; by default, each attribute's own ttl applies
                      live => boolean()}.           %% send requests even if the values are known
 
@@ -99,7 +99,7 @@ missing(Node, Names, Options, Now) ->
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
 
-%% Unless `live' is set, it may take ?NEGATIVE_MS until a caller notices that a node has started its attribute server.
+%% Unless `live' is set, it may take ?NEGATIVE_MS for a caller to notice that a node has started its attribute server.
 unless_down(Node, Names, Now, Statuses) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
@@ -110,8 +110,8 @@ unless_down(Node, Names, Now, Statuses) ->
         _ -> Names
     end.
 
-%% Returns the requests that this node has left unanswered for about as long as the caller would wait. A request that
-%% also contains other names does not count, because the function of one of those attributes may be slow.
+%% Returns the requests that the given node has left unanswered for about as long as the caller would wait. A request
+%% that also contains other names does not count, because the function of one of those attributes may be slow.
 silences(Node, Names, Now, Deadline) ->
     [Silence || {Asked, Since, Last} = Silence <- silences(Node), Now - Since >= max(Deadline * 9 div 10, ?PATIENCE_MS), is_lasting(Last, Now), Asked -- Names =:= []].
 
@@ -127,8 +127,9 @@ is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
-%% Returns the node's last answer, or the value that arrived through the carrier. With `max_age' the younger of the two is
-%% used; otherwise the carrier's value, if it is fresh, replaces an answer that is so old that it would be refreshed.
+%% Returns the node's last answer, or the value that arrived through the carrier. With `max_age' the more recent of the
+%% two is used; otherwise the carrier's value, if it is fresh, replaces an answer that is so old that it would be
+%% refreshed.
 entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
@@ -155,7 +156,7 @@ heard(Node) ->
         [] -> erlang:monotonic_time(millisecond) - (1 bsl 40)
     end.
 
-%% With max_age 0 a value is too old even if it arrived within this millisecond.
+%% With max_age 0 a value is too old even if it arrived in the same millisecond.
 is_fresh(_, #{max_age := 0}) -> false;
 is_fresh(Entry, Options) ->
     case age(Entry, Options) of
@@ -290,7 +291,7 @@ handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names)
     Now = erlang:monotonic_time(millisecond),
     case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
         [] -> {noreply, begin_query(Node, Names, [], Now, State)};
-        %% Another caller has already caused this request.
+        %% Another caller has already triggered this request.
         _ -> {noreply, State}
     end;
 handle_info({ask_ahead, Questions}, State) ->
@@ -357,7 +358,7 @@ introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State
     end;
 introduced(_, _, _, State) -> State.
 
-%% Returns the monitor of a pending request to this node that covers all of these names, or none.
+%% Returns the monitor of a pending request to the node that covers all of these names, or none.
 under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;

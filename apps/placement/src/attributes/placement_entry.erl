@@ -96,7 +96,7 @@ place_of(Number, [Token | Tokens], Depth) ->
         _ -> place_of(Number, Tokens, Depth)
     end.
 
-%% @doc Checks a list of entries. The error text has the number of the first wrong entry.
+%% @doc Checks a list of entries. The error text contains the number of the first invalid entry.
 -spec parse(term()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 parse(List) ->
     case entries(List) of
@@ -208,7 +208,7 @@ kinds_test() ->
                    c := #{kind := automatic}, d := #{kind := static, value := {dynamic, {a, b}}}, e := #{unit := gib},
                    f := #{every := 100, over := 1000}, kernel_version := #{value := {3, 11, 0, 12}}}, maps:from_list(Entries)).
 
-%% An error has the line and the column of the mistake.
+%% An error contains the line and the column of the mistake.
 syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
@@ -220,7 +220,7 @@ syntax_test_() ->
                 ?_assert(Column =:= 6 orelse Column =:= 7)
             end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
-%% A wrong entry is also reported with its line and column, in a one-line message.
+%% An invalid entry is also reported with its line and column, in a one-line message.
 place_test_() ->
     [fun() ->
              {error, Got, Said} = text(Text),

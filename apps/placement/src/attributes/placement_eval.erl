@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Evaluates the function of an attribute in a separate process, with limits on time, memory and size.
 %%
-%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only its
-%% own process ends, not the server. The result is the exit reason of this process, which the caller monitors (see
-%% {@link outcome/2}).
+%% Called by {@link placement_attr}. If a function raises an exception, never returns, exhausts its memory or returns 100
+%% MB, only its own process exits, not the server. The result is the exit reason of this process, which the caller
+%% monitors (see {@link outcome/2}).
 -module(placement_eval).
 
 -export([start/1, stop/1, outcome/2, run/2, is_exported/1]).
@@ -59,7 +59,7 @@ shortened(Reason) ->
 -spec stop(pid()) -> true.
 stop(Pid) -> exit(Pid, kill).
 
-%% @doc Translates the exit reason of an evaluation. `Stopped' is whether {@link stop/1} was called before.
+%% @doc Translates the exit reason of an evaluation. `Stopped' says whether {@link stop/1} has been called.
 -spec outcome(ExitReason :: term(), Stopped :: boolean()) -> outcome().
 outcome({?MODULE, Outcome}, _) -> Outcome;
 outcome(killed, true) -> {error, timeout};

@@ -30,9 +30,9 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
     end;
 is_in(_, _) -> false.
 
-%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other.
-%% Without this, these processes would exit only some time after it. Processes that it has started without a link survive,
-%% and so do processes that are linked to it but were started by others.
+%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other. If
+%% only the head were killed, they would exit some time later. Processes that it has started without a link survive, and
+%% so do processes that are linked to it but were started by others.
 %%
 %% Returns within a few milliseconds, as soon as the head and all members that were found in time have been killed. The
 %% remaining members are killed in the background as they are found. These are the rest of a large family, and members

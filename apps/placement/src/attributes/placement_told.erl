@@ -50,7 +50,7 @@ entries(Nodes, Names, Own) ->
 
 loads() ->
     case ets:whereis(beamway_links) of
-        undefined -> #{}; % another carrier
+        undefined -> #{}; % a carrier other than Beamway's
         _ ->
             try apply(beamway, loads, [])
             catch error:undef -> #{} % an older carrier

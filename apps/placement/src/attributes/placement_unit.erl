@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: units of attributes, and the comparison of values. Called by {@link placement_pred} and
+%% @doc The units of attributes, and the comparison of values. All functions are pure. Called by {@link placement_pred} and
 %% {@link placement_entry}.
 %%
 %% Before a value is compared with a quantity such as `{4, gib}', the quantity is converted to the value's unit. A bare
 %% number is assumed to be in the value's own unit. Numbers can be compared only with numbers, and text only with text (a
 %% string or a binary). Likewise, atoms can be compared only with atoms, lists with lists, and tuples with tuples whose
-%% elements are of the same kinds. For terms of other kinds the only possible result is that they are equal. Any other
-%% comparison returns `{error, _}', which makes the predicate unknown. In Erlang's own term order every atom is greater
-%% than every number.
+%% elements are of the same kinds. For terms of other kinds, `equal' is the only possible result. Any other comparison
+%% returns `{error, _}', which makes the predicate unknown. In Erlang's own term order every atom is greater than every
+%% number.
 -module(placement_unit).
 
 -export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, names/0]).

@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once in the cluster. The query decides where they start, and they restart on another node
-%% when their node goes down or is no longer suitable.
+%% @doc Processes that exist only once in the cluster. The query decides where they start, and they restart on another
+%% node when their node goes down or is no longer suitable.
 %%
 %% The nodes on which a child may run are its candidates. Three or five of them, chosen by {@link placement_rendezvous},
 %% are its voters. The node that runs the child holds a lease from the majority of the voters
 %% ({@link placement_child_keeper}): each voter promises the child to one node for the child's grace period, and makes no
 %% promise to another node before that period has passed ({@link placement_voter}). The holder renews the lease four
 %% times per grace period. If it cannot renew the lease, it kills the child and the processes below it when 95 % of the
-%% grace period have passed. So two nodes never run the child at the same time unless their clocks differ in speed by
-%% more than that margin, and in a partition only a side with more than half of the voters runs it. A voter that was
-%% restarted has lost its promises, so it makes no new ones for one grace period.
+%% grace period has passed. So two nodes never run the child at the same time unless their clocks differ in speed by more
+%% than that margin, and in a partition only a side with more than half of the voters runs it. A voter that was restarted
+%% has lost its promises, so it makes no new ones for one grace period.
 %%
-%% Each lease has a fencing number, which increases with every new holder. Voters refuse a new holder whose number is
-%% lower than one for which they have granted a lease. They refuse a renewal only if a later holder has run the child
-%% (`live'). So a node that reconnects late cannot renew an old lease, but the holder does not lose a voter because
-%% another node has requested the lease in vain. If a node has tried to hand the child over, `live' also decides whether
-%% that node may resume it.
+%% Each lease has a fencing number, which increases with every new holder. Voters reject a new holder whose number is
+%% lower than one for which they have granted a lease. They reject a renewal only if a later holder has run the child
+%% (`live'). So a node that reconnects late cannot renew an old lease, but an unsuccessful request by another node does
+%% not cost the holder a voter. If a node has tried to hand the child over, `live' also decides whether that node may
+%% resume it.
 %%
 %% This module contains the functions that other modules call: it starts and deletes children, reads what this node
 %% knows about them, and sends requests to the voters. {@link placement_child_server} is the voter on each node.
@@ -43,10 +43,11 @@
                   fence => integer(), live => integer(), at => node(), over => integer(),
                   %% These keys occur only in requests. `base': the lease number of a holder that wants to resume a
                   %% child after trying to hand it over. `passed': the node that handed the child over to the requesting
-                  %% node, and the number of its lease. `above': a number that voters rejected as too low. `late': the
+                  %% node, and that node's lease number. `above': a number that voters rejected as too low. `late': the
                   %% age of the request.
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
-                  %% Only on a voter: the time at which a holder last reported the child to it.
+                  %% Only on a voter: the time at which it received the child, or later a request from the holder that
+                  %% runs it.
                   heard => integer()}.
 %% `candidates': the nodes on which the child may run; with `follow' these are all nodes that run placement. `nodes':
 %% the voters. `next': the voters that will replace these ({@link placement_voter}). In older releases only the voters
@@ -80,8 +81,9 @@ start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module)
         {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
     end.
 
-%% When a lease expires, a voter must still remember that it has heard from the holder within the settle time, or the votes
-%% of restarted voters would never count. So this time must be much longer than a grace period.
+%% When a lease expires, less than the settle time must have passed since a voter last received a request from the holder,
+%% because otherwise the promises of restarted voters would never count. So the settle time must be much longer than a
+%% grace period.
 settle(Grace) when is_integer(Grace), Grace > ?SETTLE_MS div 6, Grace =< 600000 -> 6 * Grace;
 settle(_) -> ?SETTLE_MS.
 
@@ -96,8 +98,8 @@ is_option(scope, _) -> true;
 is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
-%% Returns a time that is not earlier than any version of the child with this name that this node knows. A new version
-%% is later than this, so differences between the nodes' clocks do not matter.
+%% Returns a time that is not earlier than any version of this child that this node knows about. New versions are
+%% later than this time, so differences between the nodes' clocks do not matter.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
@@ -177,8 +179,8 @@ withdrawn(Name, Spec, Reason) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-%% Waits until the child runs. If this node is a candidate, the keeper announces the child to it. Because this node need
-%% not be a candidate, it also asks the voters.
+%% Waits until the child runs. The keeper announces the child only to its candidates and voters, and this node need not
+%% be one of them, so it also asks the voters.
 running(#{name := Name} = Spec, Round, End) ->
     Own = case ets:whereis(?CHILDREN) of
               undefined -> undefined;
@@ -194,8 +196,8 @@ running(#{name := Name} = Spec, Round, End) ->
         {[], false} -> {error, not_started}
     end.
 
-%% @doc Deletes a child permanently. At least the majority of its voters must confirm this. Call this function on one of
-%% the candidates.
+%% @doc Deletes a child permanently. A majority of its voters must confirm this. Call this function on one of the
+%% candidates.
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
     case look(Name) of
@@ -241,7 +243,7 @@ whereis_name(Name) ->
         _ -> undefined
     end.
 
-%% @doc Returns the children that this node knows, each with the node on which it runs and its process.
+%% @doc Returns the children that this node knows about, each with the node on which it runs and its process.
 -spec children() -> [{name(), node() | none, pid() | none}].
 children() -> [{Name, Holder, Pid} || {#{name := Name}, Holder, Pid} <- known()].
 
@@ -279,7 +281,7 @@ keeps(#{name := Name} = Spec, Pid) ->
     true = ets:insert(?KEPT, {Name, self(), Spec, Pid}),
     ok.
 
-%% @doc Records that a keeper no longer runs its child, unless another keeper has taken over the name by now.
+%% @doc Records that a keeper no longer runs its child, unless another keeper has taken over the name in the meantime.
 -spec keeps_no_more(name(), Keeper :: pid()) -> ok.
 keeps_no_more(Name, Keeper) ->
     _ = [ets:delete_object(?KEPT, Row) || {_, By, _, _} = Row <- ets:lookup(?KEPT, Name), By =:= Keeper],
@@ -298,9 +300,9 @@ now_ms() -> erlang:monotonic_time(millisecond).
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
 %% @doc Requests the promises of all voters for this node, and waits for at most `Ms'. The lease begins at `SinceMs', a
-%% time taken before the requests were sent. `Both' is true if the voters that are to replace others have agreed as well.
-%% `fenced': another holder had a higher number. `stale': another holder has run the child since. `config': the child has
-%% different voters now.
+%% time taken before the requests were sent. `Both' is true if the voters that will replace the current ones have also
+%% agreed. `fenced': another holder had a higher number. `stale': another holder has run the child since. `config': the
+%% child has different voters now.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->

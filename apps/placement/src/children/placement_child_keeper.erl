@@ -2,13 +2,13 @@
 %% @doc Runs one child of {@link placement_child} on this node, as long as the node holds promises from the majority of
 %% the child's voters.
 %%
-%% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
-%% supervisor. It renews the lease four times per grace period. It kills the child when the lease expires. When the child
-%% exits, the keeper releases the lease, so that the child can be restarted immediately. The child moves when the node
-%% is drained, or when the node has not matched the query for a grace period and another node does. With
-%% `placement_handoff/3' ({@link placement_move}) the child's state and its queued messages move with it, and the keeper
-%% continues to run for the old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2'
-%% only the child's state moves.
+%% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, like the
+%% start function of a supervisor's child. It renews the lease four times per grace period. It kills the child when the
+%% lease expires. When the child exits, the keeper releases the lease, so that the child can be restarted immediately.
+%% The child moves when the node is drained, or when the node has not matched the query for a grace period and another
+%% node does. With `placement_handoff/3' ({@link placement_move}) the child's state and its queued messages move with it,
+%% and the keeper continues to run for the old process, which forwards messages. With `placement_handoff/1' and
+%% `placement_handoff/2' only the child's state moves.
 %%
 %% During a move, the keeper on the new node gets the voters' promises by presenting the old keeper's lease number, and
 %% starts the new process. Before that process may act, the new keeper sends the voters another request, this time as
@@ -29,12 +29,12 @@
 -callback placement_handoff(New :: pid(), Given :: term()) -> ok.
 
 -define(STOP_MS, 5000).
-%% The maximum time for a handoff; it is shorter if the lease expires sooner.
+%% The maximum time for a handoff, unless the lease expires sooner.
 -define(HANDOFF_MS, 5000).
 -define(RECLAIM_MS, 100).
 
-%% What another node hands over: nothing, a state, or a process that is suspended on that node, with the number of its
-%% lease.
+%% What another node hands over: nothing, a state, or a process that is suspended on that node, with that node's lease
+%% number.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
 %% `restarted': the child was started without its queued messages, and with its state only if it has
 %% `placement_handoff/1'.
@@ -51,7 +51,7 @@ start_link(Spec, Given) ->
     Server = self(),
     spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
-%% @doc Passes what another node handed over for a child to the child's running keeper.
+%% @doc Passes on to a child's running keeper what another node handed over for the child.
 -spec give(pid(), placement_child:spec(), given()) -> ok.
 give(_, _, none) -> ok;
 give(Keeper, Spec, Given) ->
@@ -181,7 +181,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             after Grace div 4 -> ok
             end,
             true = demonitor(Monitor, [flush]),
-            %% The node has only just been chosen, so it is not judged again.
+            %% The node has only just been chosen, so there is no need to check again whether it is suitable.
             renewed(Renewed, fun(Last) -> Last end);
         _ ->
             ok = stop(Spec, Pid),
@@ -243,7 +243,7 @@ waiting({forwards, Spec, Pid, New, Server}) -> forwards(Spec, Pid, New, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, Reason} ->
-            %% The timer at the end of the lease has killed it.
+            %% The timer at the end of the lease has killed the child.
             case Reason =:= killed andalso now_ms() >= Until of
                 true -> lease_over(Spec);
                 false -> _ = [placement_child:ended(Spec) || not is_restarted(maps:get(restart, Spec, permanent), Reason)], ok
@@ -371,7 +371,7 @@ forwards(Spec, Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
-        %% The child has already moved, because the drained node no longer suited its query.
+        %% The child has already moved, because the drained node no longer matched its query.
         {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {moved, New}}, forwards(Spec, Pid, New, Server);
         _ -> forwards(Spec, Pid, New, Server)
     end.
@@ -395,14 +395,14 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
                 {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
-            %% The voters leave this node one grace period for its retries, so these come before another node is chosen.
+            %% The voters give this node one grace period for its retries before they choose another node.
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Above#{fence := Base}}, End);
                     false -> dropped(Spec, Pid, Why)
                 end
             end;
-        %% The new process runs, or another child of this name does.
+        %% Either the new process or another child with this name is running.
         _ -> dropped(Spec, Pid, Why)
     end.
 

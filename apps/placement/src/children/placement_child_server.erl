@@ -17,8 +17,8 @@
 
 -define(SERVER, placement_child).
 -define(TICK_MS, 100).
-%% How long this node remembers deleted children and failed calls. A candidate also remembers a child that is not running
-%% anywhere, with its voters, for this time.
+%% How long this node remembers deleted children and failed calls. For the same time, a candidate remembers a child that
+%% is not running anywhere, together with its voters.
 -define(REMEMBERED_MS, 3600000).
 -define(FORGET_MS, 5000).
 %% How many choices may run concurrently. Each choice sends requests to other nodes, and a node that went down may have run
@@ -167,8 +167,8 @@ handle_cast({forget, Name, Version}, State) ->
             {noreply, ends(Row, State)};
         _ -> {noreply, State}
     end;
-%% Another node, or the server there, has started. The answer tells it that placement runs on this node, which it may not
-%% know yet.
+%% Another node, or the server there, has started. The answer informs it that placement runs on this node, which it may
+%% not know yet.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
     true = ets:insert(?PEERS, {Node}),
     _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],

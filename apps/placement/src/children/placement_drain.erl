@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Drains a node: moves each process that supports it to another node, several at a time.
+%% @doc Drains a node: moves each process that supports being moved to another node, several at a time.
 %%
 %% Two kinds of processes move. Children of {@link placement_child} are moved by their keepers, under their leases. The
-%% others are all gen_servers and gen_statems with `placement_handoff/3' whose supervisor has a registered name; the
+%% second kind is every gen_server or gen_statem with `placement_handoff/3' whose supervisor has a registered name; the
 %% supervisor with that name on another node starts the process there. {@link placement_move} performs the move itself.
 %% For a process without a lease, the commit by the old process decides whether it has moved: the new process does
 %% nothing until it has received the commit, and if the connection between the nodes is lost before that, the new process
@@ -30,14 +30,14 @@
 -define(AT_ONCE, 8).
 -define(TIMEOUT_MS, 60000).
 -define(TELL_MS, 250).
-%% The pause before another attempt to move a process that could not move.
+%% The delay before a failed move is tried again.
 -define(AGAIN_MS, 100).
 %% How long a move is retried if it was refused for a reason that rarely changes.
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% How many of the processes that have moved get a request at the same time, to find out whether they have forwarded all
-%% queued messages. Unlike a move, such a request does not delay callers.
+%% How many of the processes that have moved are asked at the same time whether they have forwarded all queued messages.
+%% Unlike a move, this does not delay callers.
 -define(SETTLE_AT_ONCE, 100).
 %% How long this process remembers which nodes match a query or have a certain supervisor.
 -define(SUITS_MS, 1000).
@@ -107,7 +107,8 @@ jobs() ->
     Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
     Children ++ supervised([{Pid, parent(Pid)} || Pid <- Others, not is_below(Pid, Known)], Names).
 
-%% Returns whether an ancestor of the process is a child, because a child moves or stays as a whole.
+%% Returns whether an ancestor of the process is a child. Such a process is not moved separately, because a child moves
+%% or stays as a whole.
 is_below(Pid, Known) -> lists:any(fun(Ancestor) -> is_map_key(Ancestor, Known) end, ancestors(Pid)).
 
 ancestors(Pid) ->
@@ -173,7 +174,7 @@ moving(#state{jobs = [Job | Jobs], open = Open, at_once = AtOnce, until = Until}
         false -> moving(lists:foldl(fun(One, After) -> stayed(One, timeout, After) end, State#state{jobs = []}, [Job | Jobs]))
     end;
 moving(#state{open = Open, until = Until} = State) ->
-    %% A callback may hang. Its process resumes when its mover has been killed.
+    %% A callback may hang. Killing the mover lets the old process resume.
     _ = [exit(Mover, kill) || now_ms() > Until + ?HOLD_MS, {_, Mover} <- maps:values(Open)],
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Open) ->
@@ -347,8 +348,8 @@ supervisor_of(Pid) ->
         [] -> none
     end.
 
-%% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume, the
-%% new process is killed again.
+%% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume,
+%% kills the new process.
 -spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
 receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
     Monitor = monitor(process, Mover),

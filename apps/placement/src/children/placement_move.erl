@@ -67,8 +67,8 @@ dictionary(Pid) ->
 
 %%% The old process
 
-%% @doc Suspends a process on this node. If the process does not answer within `Ms' milliseconds, because it is in a long
-%% callback, it is not suspended. A suspended process monitors the caller and resumes if the caller exits.
+%% @doc Suspends a process on this node. If the process does not answer within `Ms' milliseconds, for example because it
+%% is in a long callback, it is not suspended. A suspended process monitors the caller and resumes if the caller exits.
 -spec hold(pid(), To :: node(), Ms :: non_neg_integer()) -> {held, held()} | {refused, reason()}.
 hold(Pid, To, Ms) ->
     Entered = atomics:new(1, []),
@@ -184,7 +184,7 @@ belongings(Caller) ->
      {links, [Link || Link <- Links, is_pid(Link), Link =/= Parent, Link =/= Caller]},
      {monitors, [Monitored || {_, Monitored} <- Monitors]}].
 
-%% Looks at every table of the node, so it is called only once for each move.
+%% Looks at every table on the node, so it is called only once for each move.
 tables() -> [Table || Table <- ets:all(), ets:info(Table, owner) =:= self()].
 
 %% sys catches exceptions in the function, so the process must exit outside of it.

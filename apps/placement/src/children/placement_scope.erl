@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children that exist once, with the API of a supervisor that spans nodes: the functions that start, list, count and
-%% terminate them have the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
+%% @doc Children that exist only once, with the API of a supervisor that spans nodes: the functions that start, list,
+%% count and terminate them have the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
 %%
 %% A scope can be any term. Its child `Id' is registered as `{Scope, Id}' ({@link placement_child}). A scope has no process
 %% of its own.

@@ -39,7 +39,7 @@ dynamic(Name, {{Module, Function, undefined}, _, _, _, _}) -> #{id => {Module, F
 dynamic(_, {{Module, Function, Arguments}, Restart, Shutdown, Type, Modules}) ->
     #{id => {Module, Function}, dynamic => #{id => Module, start => {Module, Function, Arguments}, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules}}.
 
-%% Of its temporary children, a supervisor stores only the pids.
+%% A supervisor stores only the pids of its temporary children.
 simple(Name, {maps, Children}) -> maps:map(fun(Pid, Arguments) -> #{id => undefined, extra => lists:nthtail(common(Name, Pid), Arguments)} end, pids(Children));
 simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
 simple(_, _) -> #{}.

@@ -87,8 +87,8 @@ ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made)
         {#{live := Live}, _} when Live > map_get(base, Spec) -> {stale, Row};
         {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
         {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
-        %% This voter may have made a promise to another node before it was restarted. A node that runs the child gets
-        %% the promise even so, because it has the promises of a majority of voters that remember them.
+        %% This voter may have made a promise to another node before it was restarted. A node that runs the child
+        %% still gets the promise, because it already has promises from a majority of voters, which remember them.
         none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
         _ -> granted(Spec, Holder, Pid, Row, Now)
     end.
@@ -216,7 +216,7 @@ counted(false, Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case is_majority(Spec, Yes) andalso is_remembered(Spec, Granted) of
         true -> {granted, true, [Gone || {_, {granted, Gone, _}} <- Granted, Gone =/= none]};
-        %% Even if there is a majority, a voter that has not forgotten may still have to answer.
+        %% Even if there is a majority, the answer of a voter that was not restarted may still be needed.
         false -> undecided(Spec, Yes, Answers)
     end.
 
@@ -246,7 +246,7 @@ heard_ago(granted) -> none.
 %%% Replacing voters
 
 %% @doc Decides after a renewal whether the holder begins or completes a replacement of voters. `Since' is the time of the
-%% request, `Both' whether both sets have agreed, and `Here' the nodes to which the holder is connected.
+%% request, `Both' says whether both sets have agreed, and `Here' contains the nodes to which the holder is connected.
 -spec revoted({SinceMs :: integer(), Both :: boolean()}, Here :: [node()], placement_child:spec(), change()) -> {placement_child:spec(), change()}.
 revoted({Since, _}, _, #{next := _} = Spec, {Away, none}) -> {Spec, {Away, Since}};
 revoted({Since, true}, _, #{next := Next, settle := Settle, grace := Grace} = Spec, {_, Told}) when Since - Told > Settle + Grace ->

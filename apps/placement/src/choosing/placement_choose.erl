@@ -33,9 +33,9 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decid
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
-%% @doc Like {@link ranked/2}, for a process that may already be running. `without': the process's node is judged as if
-%% the process, and the processes that it has started, did not run. `among': nodes that are not candidates, but whose
-%% processes count if the query asks for a node near something. The other keys override those of the query.
+%% @doc Like {@link ranked/2}, for a process that may already be running. `without': the process's node is evaluated as
+%% if the process, and the processes that it has started, were not running. `among': nodes that are not candidates, but
+%% whose processes count if the query asks for a node near something. The other keys override those of the query.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
              #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
@@ -107,7 +107,7 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
-%% Returns the nodes that need not be candidates but may run a process that the query wants to be near.
+%% Returns the nodes that may run a process near which the query asks for a node. These nodes need not be candidates.
 neighbours(#{among := Among} = Plan) ->
     case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
         [] -> [];
@@ -209,8 +209,8 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
 
 is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
-%% Returns a list of steps. Each step has the remaining nodes, and the predicates in `order' that are not applied yet. The
-%% first step applies none of them, and each later step applies one more.
+%% Returns a list of steps. Each step contains the remaining nodes and the predicates in `order' that have not been
+%% applied yet. The first step applies none of them, and each later step applies one more.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
@@ -248,7 +248,7 @@ why_none(Plan, #{contexts := Contexts}) ->
     Snapshot = snapshot(nodes_of(Contexts), Plan#{n := all}),
     maps:merge(placement_explain:conflict(Plan, Snapshot), too_narrow(Plan, Snapshot)).
 
-%% Explains the case in which there are enough suitable nodes, but a hard spread does not allow so many to be chosen.
+%% Explains the case in which there are enough suitable nodes, but a hard spread does not allow that many to be chosen.
 too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
     case feasible(Plan, Snapshot) of
         {ok, Feasible, _} ->
@@ -265,8 +265,8 @@ named(Place, _) -> Place.
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% With `n => all' the attributes in `prefer' were not requested, so if a spread does not allow all nodes, it picks nodes
-%% at random.
+%% With `n => all' the attributes in `prefer' were not requested, so if a spread does not allow all nodes, they are
+%% picked at random.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
 taken(Plan, Feasible, Snapshot) ->

@@ -98,7 +98,7 @@ largest(_, Masks, _) ->
 bits(0) -> 0;
 bits(N) -> (N band 1) + bits(N bsr 1).
 
-%% For each comparison of numbers, returns two changes of its constant: the smallest that makes one more node suitable, and
+%% For each comparison of numbers, returns two changes to its constant: the smallest that makes one more node suitable, and
 %% the smallest that makes enough nodes suitable, if all other constraints stay the same.
 relaxations(Indexed, Answering, Min) ->
     All = 1 bsl length(Indexed) - 1,

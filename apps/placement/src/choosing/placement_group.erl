@@ -4,16 +4,15 @@
 %%
 %% Every member stores the state of the whole group. Each entry has a stamp, and of two versions of an entry the one with
 %% the greater stamp wins. So members that were disconnected agree again after they reconnect (at nodeup they send each
-%% other the groups that they share). Until then two members may give different answers, so use a lease or a lock where
-%% that matters.
+%% other the state of the groups that they share). Until then two members may give different answers, so use a lease or a
+%% lock where that matters.
 %%
 %% A change is sent without the rest of the state. Every ten seconds a member compares a digest of each group with one
-%% other member, and if the digests differ, both send their complete state. A name is dropped when its process exits,
-%% which every member connected to the process's node monitors, or when that node leaves the group. If a name is
-%% unregistered while its process is alive, the other members do not record the removal. The process's own node knows about
-%% it, and removes the name from every member that still has it. A node remembers a group that it has left for
-%% one to two hours (`group_memory' in the environment). A member that was disconnected for longer makes the group
-%% reappear.
+%% other member, and if the digests differ, both send their complete state. A name is dropped when its process exits or
+%% when that process's node leaves the group. Every member that is connected to that node monitors the process. If a name
+%% is unregistered while its process is alive, the other members do not record the removal. The process's own node knows
+%% about it, and removes the name from every member that still has it. A node remembers a group that it has left for one to
+%% two hours (`group_memory' in the environment). A member that was disconnected for longer makes the group reappear.
 %%
 %% Only members of a group exchange messages about it, so this server does not connect nodes that have no group in
 %% common. To keep such nodes unconnected, start them with `-connect_all false', or hidden, and with
@@ -45,7 +44,7 @@
                 began :: non_neg_integer(), %% this node knows all names that it has registered since then
                 watched = #{} :: #{{group(), Name :: term()} => reference()},
                 monitors = #{} :: #{reference() => {group(), Name :: term()}},
-                buried = [] :: [buried()]}). %% the groups that the last check found to have been left
+                buried = [] :: [buried()]}). %% the groups that this node had left by the time of the last check
 -type buried() :: {group(), state_of_group()}.
 
 %% @private Called by the supervisor.
@@ -107,7 +106,7 @@ members(Group) ->
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
 %% @doc Unregisters a name. This function calls the process's node; if that node is connected but does not answer within
-%% five seconds, it exits as `gen_server:call/2' does.
+%% five seconds, the caller exits as in `gen_server:call/2'.
 -spec unregister_name(group(), Name :: term()) -> ok.
 unregister_name(Group, Name) ->
     case whereis_name(Group, Name) of
@@ -182,7 +181,7 @@ init(_) ->
     _ = [send_to(Node, {sync, Group, State, node()}) || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
     _ = erlang:send_after(?CHECK_MS, self(), check),
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
-    %% The clock must be later than everything that this node sent before it was restarted and lost its table.
+    %% The clock must be ahead of every stamp that this node sent before it was restarted and lost its table.
     Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
     {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock, began = began(Clock)}, All)}.
 
@@ -321,7 +320,7 @@ merge(#{members := Members, names := Names}, #{members := OtherMembers, names :=
 
 latest(One, Other) -> maps:merge_with(fun(_, A, B) -> later(A, B) end, One, Other).
 
-%% With equal stamps `none' is used, because it means that the node of the process has removed the name.
+%% If the stamps are equal, `none' wins, because it means that the node of the process has removed the name.
 later({Stamp, none} = A, {Stamp, _}) -> A;
 later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
@@ -382,7 +381,7 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
         error -> State
     end.
 
-%% Tells no other member, because each of them notices the exit of the process itself.
+%% Does not inform the other members, because each of them notices the exit itself.
 ended(Group, Name, Pid) ->
     case known(Group) of
         #{names := #{Name := {_, Pid}} = Names} = Known ->

@@ -22,7 +22,7 @@
 
 -opaque lease() :: {placement_lease, node(), reference()}.
 -type claims() :: #{placement_entry:name() => number()}.
-%% How much a lease takes of the value of each attribute.
+%% How much of the value of each attribute a lease claims.
 -type bad_claim() :: {bad_claim, Name :: term(), Amount :: term()}.
 -type refusal() :: {predicate, placement_pred:predicate(), false | unknown} | {capacity, placement_entry:name(), Free :: number() | unknown} | too_many_requests.
 %% `predicate' names the part of the predicate that is not true on the node, and `capacity' the attribute of which too
@@ -44,7 +44,7 @@
                 taken = #{} :: #{placement_entry:name() => taken()}}).
 
 %% The claims of all leases on an attribute: the number of leases, the sum of the integer claims, and the number of leases
-%% that claim a float. Sums of floats depend on the order of the additions, so they are computed again each time.
+%% that claim a float. Sums of floats depend on the order of the additions, so they are recomputed each time.
 -type taken() :: {Leases :: pos_integer(), Sum :: integer(), Floats :: non_neg_integer()}.
 
 %% @doc Starts the server.
@@ -228,7 +228,7 @@ checking(#request{claims = Claims, require = Require} = Request, #state{checks =
     {_, Monitor} = check(Claims, Require),
     {Monitor, State#state{checks = Checks#{Monitor => {Request, Granted}}}}.
 
-%% Starts the next second check, once the previous one has been decided.
+%% Starts the next of the repeated checks once the previous one has been decided.
 checked_again(Monitor, #state{checking_again = Current, again = Again} = State) when Current =:= none; Current =:= Monitor ->
     case queue:out(Again) of
         {{value, Request}, Rest} ->

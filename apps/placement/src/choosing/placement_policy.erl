@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: decides which of several suitable nodes is chosen. `bench placement' also uses this module, for simulations.
+%% @doc Decides which of several suitable nodes is chosen. All functions are pure. `bench placement' also uses this module,
+%% for simulations.
 %%
 %% A choice has two steps: {@link draw/4} draws some candidates at random, and {@link best/4} picks those with the highest
 %% scores. Among nodes with equal scores the choice is random. Nothing here depends on the order of the list, because
-%% otherwise all nodes of a cluster would choose the same node. The default, `two_choices', draws two candidates for each
-%% wanted node and requests their current attributes before it compares them. This is nearly as good as complete and
-%% current information about all nodes, whereas picking the best of all nodes from information that is some seconds old is
-%% worse than a random choice.
+%% otherwise all nodes of a cluster would choose the same node. With the default, `two_choices', two candidates are drawn
+%% for each wanted node, and their current attributes are requested before they are compared. This is nearly as good as
+%% choosing with complete and current information about all nodes, whereas picking the best of all nodes from information
+%% that is a few seconds old is worse than a random choice.
 -module(placement_policy).
 
 -export([draw/4, best/4, is_live/1, is_policy/1, words/0, scores/1, charged/3]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other
-%% nodes.
+%% @doc Predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other nodes. All
+%% functions are pure.
 %%
 %% A predicate is `true', `false' or `unknown'. It is unknown if its attribute is missing, has a different type from the
 %% constant, is too old, or belongs to a node that does not answer, or if it uses the distance to a node that is not in the

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: checks a caller's query once and prepares it for evaluation. Called by {@link placement_choose}.
+%% @doc Checks a caller's query once and prepares it for evaluation. All functions are pure. Called by
+%% {@link placement_choose}.
 -module(placement_query).
 
 -export([compile/1, distinct/1, names/1, words/0]).
@@ -12,22 +13,23 @@
 %% `unknown'.
 -type query() :: #{require => placement_pred:predicate(),    %% what must be true
                    order => [placement_pred:predicate()],    %% what should be true; dropped one by one, starting with the last, if too few nodes are suitable
-                   prefer => [preference()],                 %% which suitable nodes are preferred; [{1, {load, min}}]
-                   from => node(),                           %% the node from which distances are measured; the calling node
-                   n => pos_integer() | all,                 %% how many nodes; all
-                   min => pos_integer(),                     %% having fewer suitable nodes is a conflict; n, or 1 if n is all
-                   on_conflict => error | relax,             %% relax if there is an order
+                   prefer => [preference()],                 %% which suitable nodes are preferred; default: [{1, {load, min}}]
+                   from => node(),                           %% the node from which distances are measured; default: the calling node
+                   n => pos_integer() | all,                 %% how many nodes; default: all
+                   min => pos_integer(),                     %% fewer suitable nodes than this are a conflict; default: n, or 1 if n is all
+                   on_conflict => error | relax,             %% default: relax if there is an order, otherwise error
                    spread => spread(),
-                   policy => placement_policy:policy(),      %% two_choices
+                   policy => placement_policy:policy(),      %% default: two_choices
                    charge => #{placement_entry:name() => number()}, %% what each placement in the last minute adds to a cached value
                    max_age => non_neg_integer(),             %% maximum age of a value in ms
-                   deadline => pos_integer()}                %% ms for the whole choice; the option `deadline' of the application
+                   deadline => pos_integer()}                %% ms for the whole choice; default: the option `deadline' of the application
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
-%% `max_skew' (1): the maximum difference between a place's number of processes and that of the place with the fewest. `how'
-%% (hard). `count': processes that are already running are counted as well. `min_domains': if there are fewer places than
-%% this, the missing ones count as places without processes.
+%% `max_skew' (default: 1): the maximum difference between a place's number of processes and that of the place with the
+%% fewest. `how' (default: hard): whether a place that has no more suitable nodes still limits the others (`hard') or not
+%% (`soft'). `count': processes that are already running are counted as well. `min_domains': if there are fewer places
+%% than this, the missing ones count as places without processes.
 -type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |

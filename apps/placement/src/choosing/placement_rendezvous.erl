@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Assigns keys to nodes with weighted rendezvous hashing, so that few keys move when nodes are added or removed. Pure.
+%% @doc Assigns keys to nodes with weighted rendezvous hashing, so that few keys move when nodes are added or removed. All
+%% functions are pure.
 %%
 %% Every node computes the same hash for each pair of key and node, and the node with the highest value is chosen. So when
 %% a node is added, only the keys for which it has the highest value move to it; when a node is removed, only its own keys
@@ -10,8 +11,8 @@
 
 -export([ranked/2]).
 
-%% @doc Returns the nodes for a key, best first. The other nodes can store copies, or take over when the first is down.
-%% Nodes without a positive weight are left out, and so are nodes whose weight is too large for a float.
+%% @doc Returns the nodes for a key, best first. The nodes after the first can store copies, or take over when the
+%% first is down. Nodes without a positive weight are left out, and so are nodes whose weight is too large for a float.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->
     Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0, placement_unit:is_measure(Weight)],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The clustering of the RELEASE report D3.5, section 4.5, with its threshold alpha. Pure.
+%% @doc The clustering of the RELEASE report D3.5, section 4.5, with its threshold alpha. All functions are pure.
 %%
 %% Initially every node is a cluster. The two closest clusters are merged into a cluster K (by complete linkage: the
 %% distance between two clusters is the largest distance between their nodes). Then every cluster x with

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Builds the tree of a network from measured times, and reports how well the tree fits them and what to do if it does
-%% not. Pure.
+%% not. All functions are pure.
 %%
 %% The default algorithm, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the algorithm of the report
-%% ({@link placement_alpha}). The fit is the fraction of the variance of the logarithms that the levels of the tree
-%% explain. With 0.8 or more, the tree can be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
+%% ({@link placement_alpha}). The fit is the fraction of the variance of the logarithms that the levels of the tree explain.
+%% With a fit of 0.8 or more, the tree can be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
 %% points on a plane have 0.5), and the times themselves are more useful. A tree that explains most of the variance may
-%% still be too coarse inside its smallest groups. {@link placement_regret} measures how near nodes there are to each other,
-%% and {@link placement_refine} splits such groups. With a regret of 1.5 or more, the verdict on the tree is no longer
-%% `good'.
+%% still be too coarse inside its smallest groups. {@link placement_regret} measures how much nearer to each other some
+%% nodes in such a group are, and {@link placement_refine} splits such groups. With a regret of 1.5 or more, the verdict on
+%% the tree is no longer `good'.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -19,7 +19,8 @@
 -type verdict() :: one_cluster | good | fair | poor.
 -type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), regret := float(), verdict := verdict(),
                     advice := unicode:chardata(), slow := [{node(), Factor :: float()}]}.
-%% `slow': the nodes whose times exceed those of their groups, each with the factor by which they do, slowest first.
+%% `slow': the nodes whose times are longer than those of their groups, slowest first, each with the factor by which
+%% they are longer.
 
 -define(GOOD, 0.8).
 -define(FAIR, 0.6).

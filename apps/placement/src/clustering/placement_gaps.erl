@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Estimates the times between nodes that were not measured. Pure.
+%% @doc Estimates the times between nodes that were not measured. All functions are pure.
 %%
 %% In a hierarchy, the two longest of the three times between any three nodes are equal (the three-point condition of an
 %% ultrametric; J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991). So if the times from both
@@ -25,7 +25,7 @@ filled(Rows) ->
                                   Value -> Value
                               end || J <- Places]) || I <- Places]).
 
-%% Takes a missing value below the diagonal from its mirror position above the diagonal.
+%% Copies each missing value below the diagonal from its mirror position above the diagonal.
 symmetric(Above) ->
     Rows = list_to_tuple(Above),
     Places = lists:seq(1, tuple_size(Rows)),
@@ -79,8 +79,8 @@ with_members({One, Other, _}) ->
     {{First, Second}, Left ++ Right};
 with_members(Leaf) -> {Leaf, [Leaf]}.
 
-%% Returns a row for each node: for every other node, the median between the two branches that separate them. `Path' holds
-%% the sibling branches that were passed on the way down, as the positions in each and its median.
+%% Returns a row for each node: for every other node, the median between the two branches that separate them. `Path'
+%% contains the sibling branches that were passed on the way down, each as its positions and the median.
 medians({{{_, Left} = One, {_, Right} = Other}, _}, Measured, Path, Rows) ->
     Median = case [Value || I <- Left, Row <- [element(I, Measured)], J <- Right, Value <- [element(J, Row)], is_integer(Value)] of
                  [] -> none;

@@ -37,7 +37,7 @@ prepare(Nodes, Modes) ->
         {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
     end.
 
-%% Pairs that were not measured are estimated, provided that the measured ones connect all nodes.
+%% The times of pairs that were not measured are estimated, provided that the measured pairs connect all nodes.
 clustered(Nodes, #{seconds := Seconds, failed := Failed} = Measured) ->
     Mode = placement_measured:best_mode(Measured),
     case placement_measured:matrix(Measured, Mode, median_us) of

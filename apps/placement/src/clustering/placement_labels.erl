@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Describes the groups that a clustering has found: labels, names and order. Pure.
+%% @doc Describes the groups that a clustering has found: labels, names and order. All functions are pure.
 -module(placement_labels).
 
 -export([of_logs/2, measured/2, ordered/1]).

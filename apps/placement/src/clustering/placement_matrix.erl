@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A validated table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller of
-%% the two directions' values is used), all times are positive, and measured pairs connect every node to every other one,
-%% at least through other nodes. Pure.
+%% the two directions' values is used), all times are positive, and measured pairs connect every node to every other
+%% node, directly or through others. All functions are pure.
 %%
 %% It is built from measurements by {@link placement_probe} or from a file, and {@link placement_cluster} builds trees
 %% from it. A pair that was not measured is a gap (`undefined'). A gap does not mean that the two nodes are far apart:
-%% {@link filled/1} estimates the missing time from the other ones. {@link drop_gaps/2} leaves out the nodes that no
+%% {@link filled/1} estimates the missing time from the others. {@link drop_gaps/2} leaves out the nodes that no
 %% measured pair connects to the rest.
 -module(placement_matrix).
 

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Clusters nodes without a threshold: finds the tree that gives the shortest description of the measured times. Pure.
+%% @doc Clusters nodes without a threshold: finds the tree that gives the shortest description of the measured times. All
+%% functions are pure.
 %%
 %% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then every group
-%% whose merger with its parent makes the whole description shorter is merged. The description of a group has two costs,
-%% one for the times between its children and one for the assignment of nodes to these children:
+%% is merged with its parent if that makes the whole description shorter. The description of a group has two costs, one
+%% for the times between its children and one for the assignment of nodes to these children:
 %%
 %% - the times: the negative logarithm of their marginal likelihood, under the assumption that they are normally
 %%   distributed. The prior of the mean is centred on the median of all times and is as wide as their range. The prior of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Converts measured times to a matrix, converts them to and from the JSON object that `beamway topology measure'
-%% stores, and reads a matrix from CSV. Pure.
+%% stores, and reads a matrix from CSV. All functions are pure.
 -module(placement_measured).
 
 -export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, from_csv/1, format_error/1]).
@@ -137,7 +137,7 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long =:= [] orelse throw({csv, Number, text("'~ts' is not a node name", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
-%% Returns whether the diagonal is empty, as it may be because a node is not measured with itself.
+%% Returns whether the diagonal is empty. This is allowed, because a node is not measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
 %% The rows must be in the same order as the columns.

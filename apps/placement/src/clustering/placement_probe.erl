@@ -5,13 +5,13 @@
 %% that each node communicates with only one other node at a time. In loaded mode all pairs are measured at the same time,
 %% as in the second strategy of the RELEASE report, because a network often shows its structure only under load. With
 %% `pairs' only a fraction of the rounds is measured, in which all nodes have the same number of pairs, and the clustering
-%% estimates the others ({@link placement_gaps}). The unit of measurement is a batch of 100 round trips. The result has the
-%% minimum, the median and the 90th percentile of the batches of each pair. It does not have the mean, because a single
-%% stall of the machine would change it by a third.
+%% estimates the times of the other pairs ({@link placement_gaps}). The unit of measurement is a batch of 100 round trips.
+%% The result contains the minimum, the median and the 90th percentile of the batches of each pair. It leaves out the
+%% mean, because a single stall of the machine would change it by a third.
 %%
 %% The nodes connect to each other for the measurement. They need not run this application: {@link placement_probe_pair}
-%% is loaded into nodes that do not have it, and removed afterwards. If a pair fails, the result has the reason instead of
-%% times.
+%% is loaded into nodes that do not have it, and removed afterwards. If a pair fails, the result contains the reason
+%% instead of times.
 -module(placement_probe).
 
 -export([measure/2, rounds/1, drawn_rounds/2]).
@@ -19,11 +19,11 @@
 -export_type([options/0, mode/0, pairs/0, measured/0, progress/0]).
 
 -type mode() :: quiet | loaded.
--type options() :: #{modes => [mode()],               %% [quiet, loaded]
-                     batches => pos_integer(),        %% per pair, 20
-                     messages => pos_integer(),       %% per batch, 100
-                     pairs => number(),               %% the fraction of all pairs to measure, above 0 and at most 1
-                     limit_ms => pos_integer(),       %% per pair, 60000
+-type options() :: #{modes => [mode()],               %% default: [quiet, loaded]
+                     batches => pos_integer(),        %% per pair; default: 20
+                     messages => pos_integer(),       %% per batch; default: 100
+                     pairs => number(),               %% the fraction of all pairs to measure, above 0 and at most 1; default: 1
+                     limit_ms => pos_integer(),       %% per pair; default: 60000
                      done => pairs(),                 %% earlier results, which are not measured again; pairs with other nodes are dropped
                      progress => fun((progress()) -> ok)}.
 -type pairs() :: #{{mode(), node(), node()} => #{min_us := float(), median_us := float(), p90_us := float(), batches := pos_integer()}}.

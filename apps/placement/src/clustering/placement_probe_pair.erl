@@ -12,10 +12,10 @@
 -define(GATE_MS, 20000).
 
 %% @doc Measures batches of round trips between this node and another. Returns the mean round-trip time of each batch in
-%% microseconds. The first batch, during which the nodes connect, does not count. If there is a gate, the process
-%% reports after that batch that it is ready and waits, so that all pairs begin at the same time; otherwise the first pairs
-%% would measure a network without load. Raises `{probe, Reason}' if the node cannot be reached, or if a round trip takes longer
-%% than the remaining time. The first batch and all others together each have the whole limit.
+%% microseconds. The first batch, during which the nodes connect, does not count. If there is a gate, the process reports after
+%% that batch that it is ready and waits, so that all pairs begin at the same time; otherwise the first pairs would measure a
+%% network without load. Raises `{probe, Reason}' if the node cannot be reached, or if a round trip takes longer than the
+%% remaining time. The time limit applies once to the first batch and once to all the others together.
 -spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {Keeper :: reference(), term()}) -> [float(), ...].
 run(Node, Batches, Messages, LimitMs, Gate) ->
     {Echo, Monitor} = started(Node, LimitMs),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Computes quantiles of integers quickly. Pure.
+%% @doc Computes quantiles of integers quickly. All functions are pure.
 %%
 %% Short lists are sorted. For long lists, the range of the values is divided into 4096 intervals, the values in each are
 %% counted, and the result is the middle of an interval. Sorting half a million values would take longer than clustering

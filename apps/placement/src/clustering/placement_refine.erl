@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Splits the smallest groups of a tree if some of their nodes are nearer to each other than the tree shows. Pure.
+%% @doc Splits the smallest groups of a tree if some of their nodes are nearer to each other than the tree shows. All functions
+%% are pure.
 %%
 %% The shortest description of the times ({@link placement_mdl}) finds levels. The cities of a continent do not form
 %% levels, because all distances occur, so the continent stays a single group. A choice based on this tree would treat

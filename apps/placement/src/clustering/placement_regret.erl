@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Measures the regret of a choice that is based only on the tree: how much nearer a node in the same smallest group
-%% can be, which the tree does not show. Pure.
+%% can be, which the tree does not show. All functions are pure.
 %%
 %% A tree can explain most of the variance and still be too coarse: it may group cities by continent but contain no
 %% information about distances within a continent. A comparison with the nearest node would prove nothing, because the
@@ -16,8 +16,8 @@
 -define(JUDGED, 48).
 -define(MEMBERS, 96).
 
-%% @doc Returns the ratio of the time to the median node of the same smallest group to the time to the near node (the
-%% median of this ratio over all nodes). Returns 1.0 if all groups have fewer than four nodes.
+%% @doc Returns the median, over all nodes, of this ratio: the time to the median node of the same smallest group,
+%% divided by the time to the near node. Returns 1.0 if all groups have fewer than four nodes.
 -spec regret(placement_tree:tree(), placement_matrix:matrix()) -> float().
 regret(Tree, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
@@ -28,10 +28,10 @@ regret(Tree, Matrix) ->
 -spec of_group(placement_matrix:matrix()) -> float().
 of_group(Matrix) -> typical(of_all(Matrix)).
 
-%% @doc Returns the part of the regret that noise does not explain: the ratio that half of the n nodes plus `sqrt(n)' more
-%% nodes reach. With noise alone, the near node is below the median as often as above it. It is rarely below it for this
-%% many nodes, which is two standard deviations more than half, and even more rarely do all of these nodes have a ratio
-%% well above 1.
+%% @doc Returns the part of the regret that noise does not explain: the ratio that is reached by half of the n nodes plus
+%% `sqrt(n)' more nodes. With noise alone, the near node is below the median as often as above it. It is rarely below the
+%% median for that many nodes, which is two standard deviations more than half, and even more rarely do all of these nodes
+%% have a ratio well above 1.
 -spec surely_of_group(placement_matrix:matrix()) -> float().
 surely_of_group(Matrix) ->
     Ratios = of_all(Matrix),

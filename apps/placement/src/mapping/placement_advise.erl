@@ -25,8 +25,9 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% Pure. Takes the traffic that each node reports per peer. A pair is included if its smallest common group is more than
-%% half of the way up to the root, and if it exchanged at least as many bytes as the average pair.
+%% This function is pure. `Known' contains the traffic that each node reports for each peer. A pair is included if its
+%% smallest common group is more than half of the way up to the root, and if it exchanged at least as many bytes as the
+%% average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->
     Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},

@@ -21,15 +21,16 @@
 -type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% includes processes that do not communicate; default: those of the graph, each with load 1
                      nodes => [node()],                  %% default: all nodes of the tree
                      capacity => #{node() => non_neg_integer()}, %% the maximum load of each node; default: equal shares plus `imbalance'
-                     imbalance => number(),              %% the fraction by which a node may exceed its equal share, 0.03
+                     imbalance => number(),              %% the fraction by which a node may exceed its equal share; default: 0.03
                      distances => tree | latency | [number()], %% the report's distance, measured times, or one number per level, root first; default: tree
-                     seed => integer(),                  %% 1
-                     tries => pos_integer()}.            %% how often the cuts between the root's children are tried; the best result is used, 2
+                     seed => integer(),                  %% default: 1
+                     tries => pos_integer()}.            %% how often the cuts between the root's children are tried; the best result is used; default: 2
 -type mapping() :: #{places := #{name() => node()}, cost := number(), loads := #{node() => non_neg_integer()}}.
 -type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
 
 -define(DEFAULTS, #{imbalance => 0.03, distances => tree, seed => 1, tries => 2}).
-%% The limit keeps sums of weights times distances within small integers; that of distances is in placement_map_distances.
+%% The limit keeps sums of weights times distances within small integers; the limit on distances is in
+%% placement_map_distances.
 -define(MOST_WEIGHT, (1 bsl 38)).
 -define(PASSES, 6).
 -define(SMALL, 300).
@@ -91,7 +92,7 @@ when_all(Is, Values, Expected) ->
     end.
 
 %% @doc Returns the pairs of a graph, sorted. Both orders of a pair count as the same pair, and the weights of repeated
-%% pairs are added. Throws an error that {@link format_error/1} understands.
+%% pairs are added. Throws an error that {@link format_error/1} can format.
 -spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
 pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
 pairs(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
@@ -244,7 +245,7 @@ guard(Pid) ->
                   end
           end).
 
-%% Small graphs take little time, so they are mapped several times and the cheapest mapping is taken. Half of the attempts
+%% Small graphs take little time, so they are mapped several times and the cheapest mapping is used. Half of the attempts
 %% fill the nodes one after another.
 blocks({Arcs, _} = Graph, Parts, Most, Distances, #{seed := Seed, tries := Tries}) ->
     Ways = case tuple_size(Arcs) =< ?SMALL of
@@ -264,7 +265,7 @@ once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
     {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
 
 %% Bisects the graph until each part is assigned to a single node. Traffic between the root's children costs most, so the
-%% cuts between these are made several times and the best result is taken. After the first cut both sides continue
+%% cuts between these are made several times and the best result is used. After the first cut both sides continue
 %% concurrently. The random number generator of each side is seeded from its position in the tree, so the result does not
 %% depend on which side is faster.
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
@@ -315,7 +316,7 @@ capacity_of(Block, Most) -> element(Block, Most).
 count(Parts) when is_list(Parts) -> lists:sum([count(Part) || Part <- Parts]);
 count(_) -> 1.
 
-%% Each cut may use only a part of the spare capacity, so that some remains for the last cuts.
+%% Each cut may use only part of the spare capacity, so that some remains for the last cuts.
 bound(filled, Load, Own, _, _, Most) ->
     Capacity = capacity_of(Own, Most),
     {min(Load, Capacity), Capacity};
@@ -387,7 +388,7 @@ format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in whi
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The distances are the same as those of a look-up for each pair of nodes, also if some nodes of the tree are not used.
+%% The distances are the same as when each pair of nodes is looked up, even if some nodes of the tree are not used.
 distances_test_() ->
     Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 200)],
     {ok, Tree} = placement_tree:from_paths(Paths),

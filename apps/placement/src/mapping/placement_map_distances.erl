@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The distances between the blocks of a mapping, as whole numbers. Pure. Called by {@link placement_map}.
+%% @doc The distances between the blocks of a mapping, as whole numbers. All functions are pure. Called by
+%% {@link placement_map}.
 %%
 %% The distance between two nodes depends only on the smallest group that contains both. Blocks are numbered in the order
-%% of the tree, so a group is a range of blocks, and each block needs only the ranges of the groups that contain it. That
-%% takes memory in proportion to the number of blocks; a table of all pairs would take its square. A look-up tries the
-%% smallest range first, which suffices for most of the traffic once a mapping has been refined.
+%% of the tree, so a group is a range of blocks, and each block needs only the ranges of the groups that contain it. The
+%% memory for this is proportional to the number of blocks, whereas the memory for a table of all pairs would be
+%% proportional to its square. A look-up tries the smallest range first, which suffices for most of the traffic once a
+%% mapping has been refined.
 -module(placement_map_distances).
 
 -export([new/2, from/2, to/2]).

@@ -23,8 +23,8 @@
 -spec size(graph()) -> non_neg_integer().
 size({Arcs, _}) -> tuple_size(Arcs).
 
-%% @doc Returns a factor that makes these numbers, of which `Largest' is the largest or the sum, at most `Most'. It is 1 if
-%% they are already whole and small enough.
+%% @doc Returns a factor by which to multiply these numbers so that `Largest', which is the largest of them or their sum,
+%% becomes at most `Most'. The factor is 1 if the numbers are already whole and small enough.
 -spec scale([number()], Largest :: number(), Most :: pos_integer()) -> number().
 scale(Numbers, Largest, Most) ->
     case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of

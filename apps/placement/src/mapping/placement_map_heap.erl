@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A priority queue of gains, implemented as a pairing heap; the greatest gain comes first. Pure.
+%% @doc A priority queue of gains, implemented as a pairing heap; the greatest gain comes first. All functions are pure.
 %%
 %% An entry is never changed. To change a gain, a caller pushes another entry. So after each pop the caller must check
 %% whether the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.

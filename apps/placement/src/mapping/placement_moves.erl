@@ -14,7 +14,7 @@
 -type link() :: {node(), node()}.
 -type options() :: #{places => #{placement_map:name() => node()}, %% where the processes run; default for pids: their nodes
                      most => pos_integer(),              %% maximum number of these processes per node; default: the current maximum
-                     moves => pos_integer(),             %% 10
+                     moves => pos_integer(),             %% maximum number of moves; default: 10
                      distances => tree | latency | [number()]}.
 
 %% @doc Returns the plan. Processes on nodes outside of the tree are not moved, and their traffic does not count.

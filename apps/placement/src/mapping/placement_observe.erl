@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Samples the messages between processes: traces the messages that some processes send in short windows, and counts
-%% the bytes per pair of processes. Called by {@link placement:observe/2}. Tracing is on only during a call.
+%% @doc Samples the messages between processes: in short windows of time, traces the messages that some processes send,
+%% and counts the bytes per pair of processes. Called by {@link placement:observe/2}. Tracing is on only during a call.
 %%
 %% On each node one process traces for a fifth of the time: it switches tracing on for one window and off for the next
 %% four. It ends a window early when it has received a certain number of messages. The size of a message is that of its

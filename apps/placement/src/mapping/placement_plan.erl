@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans a tree of processes (a master, submasters and workers) that follows the tree of nodes. Pure.
+%% @doc Plans a tree of processes (a master, submasters and workers) that follows the tree of nodes. All functions are
+%% pure.
 %%
 %% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of the
 %% smallest group that contains it, and the master is in the largest group. A message from the master to a worker then
@@ -22,7 +23,7 @@
 -type options() :: #{workers => [node()],      %% where workers may run, one per node; default: all nodes of the tree
                      submasters => [node()],   %% where the master and submasters may run; default: all nodes; those in the group itself are preferred
                      fan_out => pos_integer() | infinity, %% the maximum number of children, at least 2
-                     least => pos_integer()}.  %% the minimum number of workers for which a group gets a submaster, 2
+                     least => pos_integer()}.  %% the minimum number of workers for which a group gets a submaster; default: 2
 
 %% @doc Returns the plan for a tree of nodes. Nodes outside of the tree are left out.
 -spec plan(placement_tree:tree() | none, options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.

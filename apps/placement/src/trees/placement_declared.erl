@@ -3,8 +3,8 @@
 %%
 %% Each node on which this server runs sends its declared place ({@link placement_place:own_path/0}) to every node that
 %% connects to it. A moment after a change, the node with the smallest name publishes a tree of all these nodes, so a
-%% cluster that starts at once gets few trees. In a partition each side has a tree of its own, and when the sides are
-%% connected again, they get a common tree.
+%% cluster whose nodes all start at the same time gets only a few trees. In a partition each side has its own tree, and
+%% when the sides are connected again, they get a common tree.
 -module(placement_declared).
 -behaviour(gen_server).
 
@@ -29,7 +29,7 @@ init(_) ->
     ok = net_kernel:monitor_nodes(true),
     {ok, #state{}, {continue, start}}.
 
-%% @private Finding out the place may take as long as an external program.
+%% @private Determining the place may take a while, because an external program may have to run.
 -spec handle_continue(start, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_continue(start, State) ->
     Path = placement_place:own_path(),

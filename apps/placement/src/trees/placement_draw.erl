@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (in Debian's
-%% librsvg2-bin) converts both to PNG. {@link placement_svg} has their colours and fonts.
+%% librsvg2-bin) converts both to PNG. {@link placement_svg} contains their colours and fonts.
 %%
 %% Both drawings are readable with 256 nodes, because each node has a separate line with its name, at least 8 points high.
 %% With 32 nodes or fewer they are not wider than a page (830 pixels). The colour depends on the logarithm of the time, from
@@ -57,7 +57,7 @@ cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Si
      [["<path ", filled(Shade), " d=\"", Path, "\"/>\n"] || {Shade, Path} <- lists:sort(maps:to_list(Runs))], "</g>\n",
      outline(Left, Top, Side, Side)].
 
-%% The style wins over the rule of the style sheet that paths have no fill.
+%% The style overrides the rule of the style sheet that paths have no fill.
 filled(self) -> "class=\"self\"";
 filled(gap) -> "class=\"gap\"";
 filled(Shade) -> ["style=\"fill:", colour(Shade), "\""].
@@ -230,7 +230,7 @@ dendrogram_test() ->
     ?assertNotEqual(nomatch, string:find(flat(dendrogram(Declared, #{})), "level of the tree")),
     ?assertNotEqual("", flat(dendrogram(placement_tree:empty(), #{}))).
 
-%% The drawing must also look reasonable with a single node, or if all times are equal.
+%% The drawing must also look reasonable if there is only one node, or if all times are equal.
 beside_test() ->
     {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
     Text = flat(beside([{"one", Declared}, {"other", Declared}])),

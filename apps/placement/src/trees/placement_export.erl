@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Formats the tree of a network for other programs: as the report's network term, as DOT for Graphviz, as Newick for
-%% phylogenetic programs, as JSON, and as Slurm's `topology.conf'. Pure.
+%% phylogenetic programs, as JSON, and as Slurm's `topology.conf'. All functions are pure.
 -module(placement_export).
 
 -export([text/2, to_json/1, formats/0, short_names/1, name/1, micros/1]).

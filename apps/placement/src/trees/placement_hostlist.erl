@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads and writes Slurm's host lists, such as `atcn[019-036,073],login1' in `SLURM_JOB_NODELIST'. Pure.
+%% @doc Reads and writes Slurm's host lists, such as `atcn[019-036,073],login1' in `SLURM_JOB_NODELIST'. All functions are
+%% pure.
 -module(placement_hostlist).
 
 -export([expand/1, compress/1, breaks/1, format_error/1]).
@@ -87,7 +88,7 @@ runs([], First, Last, Runs) -> lists:reverse([{First, Last} | Runs]).
 run_text({{Prefix, Number}, {Prefix, Number}}) -> Prefix ++ Number;
 run_text({{Prefix, First}, {Prefix, Last}}) -> [Prefix, "[", First, "-", Last, "]"].
 
-%% @doc Returns the positions of the hosts after which an allocation has a gap, which means that the next host does not have
+%% @doc Returns the positions of the hosts after which an allocation has a gap, that is, those whose next host does not have
 %% the next number.
 -spec breaks([string()]) -> [pos_integer()].
 breaks(Hosts) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads the internal structure of a machine from hwloc's XML (`lstopo-no-graphics --of xml', in Debian's hwloc-nox;
-%% formats 1 and 2) as a tree of processing units. Pure.
+%% formats 1 and 2) as a tree of processing units. All functions are pure.
 %%
 %% Objects that contain processing units (machine, package, die, group, cache, core) become groups. Processing units become
 %% hosts called `pu0', `pu1' and so on, with the numbers that the operating system uses. In format 2, NUMA nodes are not

@@ -5,7 +5,7 @@
 %% Files contain the names of hosts, but trees contain nodes. The options determine which nodes run on which hosts: `nodes'
 %% lists the existing nodes, each of which is attached to the host in its name. Without this option there is one node per
 %% host, which is called `Name@Host' with the option `name', and otherwise has the name of the host. A host without a node
-%% is left out, and the distances of a node without a host are unknown; both cause warnings.
+%% is left out, and the distances of a node without a host are unknown; both cases cause warnings.
 -module(placement_import).
 
 -export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).

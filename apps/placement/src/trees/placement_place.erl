@@ -53,7 +53,7 @@ inside(Program, Units) ->
         {error, _} -> []
     end.
 
-%% @doc Returns Linux's numbers of the processing units that this VM may use, or an empty list if they are unknown.
+%% @doc Returns Linux's numbers for the processing units that this VM may use, or an empty list if they are unknown.
 -spec allowed_units() -> [non_neg_integer()].
 allowed_units() -> units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)").
 

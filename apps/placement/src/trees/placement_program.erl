@@ -4,8 +4,8 @@
 
 -export([run/3]).
 
-%% @doc Runs a program until it exits, and returns its output to standard output and standard error. `timeout' means that
-%% the program did not exit in time; its output is then closed, but the program itself continues to run.
+%% @doc Runs a program until it exits, and returns what it wrote to standard output and standard error. `timeout' means
+%% that the program did not exit in time; its output is then closed, but the program itself continues to run.
 -spec run(file:filename_all(), [string()], timeout()) -> {ok, Said :: binary()} | {error, {status, pos_integer(), Said :: binary()} | timeout}.
 run(Program, Arguments, TimeoutMs) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, binary]),

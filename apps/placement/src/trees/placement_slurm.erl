@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Converts Slurm's descriptions of a network, `topology.conf' and `topology.yaml', to a tree of hosts, and converts a
-%% tree to `topology.conf'. Pure.
+%% tree to `topology.conf'. All functions are pure.
 %%
 %% Follows the documentation of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
 %% `BlockName= Nodes=', `BlockSizes='; parameter names in upper or lower case, spaces around `=', quotes around values,

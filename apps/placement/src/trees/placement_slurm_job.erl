@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Determines the Erlang nodes of a Slurm job step from Slurm's environment variables, which every task can do without
-%% communication. Pure.
+%% communication. All functions are pure.
 %%
 %% Every task is a node. Its name contains the job, the step and a number; the tasks of the step are numbered host by
 %% host. With the block distribution that number is SLURM_PROCID. With any other distribution, all tasks compute it in

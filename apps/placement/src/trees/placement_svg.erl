@@ -2,8 +2,8 @@
 %% @doc The elements and the style of all pictures that this project draws as SVG: those of {@link placement_draw} and the charts in `bench/'. The
 %% functions are pure.
 %%
-%% The colours are those of the console (`style.css'), and a test of `bench/beamway_bench_gate.erl' compares them. They follow the reader's light or
-%% dark scheme. Red marks only what is wrong.
+%% The colours are those of the console (`style.css'), and a test of `bench/figures/beamway_bench_gate.erl' compares them. They follow the reader's light or
+%% dark scheme. Red is reserved for problems.
 -module(placement_svg).
 
 -export([picture/4, text/4, text/5, line/5, rect/5, circle/4, path/2, series/1, ramp/1, colours/0]).
@@ -11,7 +11,8 @@
 -type class() :: unicode:chardata().
 %% The names of one or more rules of the style sheet, separated by spaces.
 
-%% @doc Returns a whole picture with its title at the top left. The content begins below the title, which needs 36 pixels.
+%% @doc Returns a complete picture with its title at the top left. The content begins below the title, which needs 36
+%% pixels.
 -spec picture(Width :: pos_integer(), Height :: pos_integer(), Title :: unicode:chardata(), Content :: unicode:chardata()) -> unicode:chardata().
 picture(Width, Height, Title, Content) ->
     [io_lib:format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ~b ~b\" width=\"~b\" height=\"~b\" role=\"img\">~n", [Width, Height, Width, Height]),
@@ -30,7 +31,7 @@ series() ->
     [{"one", "#2460d8", "#5b93ff"}, {"two", "#0f9d78", "#2bd4a4"}, {"three", "#d9730d", "#ff9f52"}, {"four", "#9333ea", "#c084fc"},
      {"inet", "#64748b", "#94a3b8"}, {"warn", "#b86e00", "#f2b03d"}].
 
-%% @doc Returns the class of a series, numbered from 1. After six series the colours begin again, with dashed lines.
+%% @doc Returns the class of a series, numbered from 1. After six series the colours repeat, with dashed lines.
 -spec series(pos_integer()) -> class().
 series(Number) ->
     Count = length(series()),
@@ -55,7 +56,8 @@ coloured(Pick) ->
 
 -define(RAMP, [{18, 52, 86}, {22, 105, 122}, {42, 157, 143}, {138, 190, 105}, {233, 196, 106}, {244, 162, 97}, {222, 82, 60}]).
 
-%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange. The console has the same.
+%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange. The console uses the same
+%% colours.
 -spec ramp(Share :: float()) -> unicode:chardata().
 ramp(Share) ->
     At = max(0.0, min(0.9999, Share)) * (length(?RAMP) - 1),
@@ -66,7 +68,7 @@ ramp(Share) ->
 -spec text(class(), X :: number(), Y :: number(), unicode:chardata()) -> unicode:chardata().
 text(Class, X, Y, Text) -> element_text(Class, X, Y, "", Text).
 
-%% @doc Returns a text in a size that the class does not determine, in pixels.
+%% @doc Returns a text whose size in pixels is given instead of being determined by the class.
 -spec text(class(), X :: number(), Y :: number(), Size :: pos_integer(), unicode:chardata()) -> unicode:chardata().
 text(Class, X, Y, Size, Text) -> element_text(Class, X, Y, [" style=\"font-size:", integer_to_list(Size), "px\""], Text).
 

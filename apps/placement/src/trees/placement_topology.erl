@@ -13,7 +13,7 @@
 -export([start_link/0, tree/0, epoch/0, current/0, set/1, publish/2, join/2, leave/1, place/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
-%% The name that this module had in the previous release, whose nodes send their trees to it.
+%% The name of this module in the previous release. Nodes that run that release send their trees to it.
 -define(SERVER, placement_epoch).
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
@@ -56,7 +56,7 @@ set(Tree) ->
     {ok, Epoch}.
 
 %% @doc Makes this node and other nodes use a tree. If a node rejects it because it has a newer tree, the tree is published
-%% again with a higher epoch than that one. `Without' are the nodes that did not accept the tree.
+%% again with a higher epoch than that one. `Without' contains the nodes that did not accept the tree.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
 
@@ -104,7 +104,7 @@ take_from(Node) ->
         _ -> ok
     end.
 
-%% @doc Finds the position in the tree of a node that does not declare one. Starting at the root, it measures the time to
+%% @doc Finds a position in the tree for a node that does not declare one. Starting at the root, it measures the time to
 %% one node of each child and continues in the nearest child, as long as the new node is as near to that child as the
 %% child's own nodes are to each other. This takes one measurement for each child of every group along the path. `Measure'
 %% returns the time to a node in microseconds, or `unknown'. `Floor' is the largest difference between logarithms of times

@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The tree of a network: its leaves are nodes, and its groups are racks, switches, sites or measured clusters.
-%% Pure. The rest of placement uses it to compute the distance between two nodes.
+%% All functions are pure. The rest of placement uses the tree to compute the distance between two nodes.
 %%
 %% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, otherwise `2^-l', where `l' is
 %% the length of the path that the two nodes share, starting at the root. It is an ultrametric. Groups with a single
 %% child are not counted, so they do not affect distances. The distance to a node outside of the tree is `unknown', and
-%% such a node never counts as far.
-%% Instead of a tree, the functions also accept `none', which {@link placement:topology/0} returns if there is no tree.
-%% It is treated as an empty tree.
+%% such a node never counts as far away. Instead of a tree, the functions also accept `none', which
+%% {@link placement:topology/0} returns if there is no tree. It is treated as an empty tree.
 %%
 %% Trees come from declared paths ({@link from_paths/1}), from the report's network terms ({@link from_network/1}), from
 %% files ({@link placement_import}) and from measured times ({@link placement_cluster}). Each change produces a tree
@@ -215,9 +214,9 @@ diameter(#{places := Places}, Nodes) ->
     end.
 
 %% @doc Returns the rank of the second node as seen from the first, and the number of groups that contain the first node.
-%% The rank is the number of levels from the first node up to the smallest group that contains both nodes: 1 is the
-%% nearest possible rank, with `Levels' the smallest common group is the root, and a node has rank 0 to itself. Keywords
-%% such as `near' stand for fractions of `Levels'.
+%% The rank is the number of levels from the first node up to the smallest group that contains both nodes. Rank 1 is the
+%% nearest possible. At rank `Levels' the smallest common group is the root. The rank of a node as seen from itself is 0.
+%% Keywords such as `near' stand for fractions of `Levels'.
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
 rank(none, From, To) -> rank(empty(), From, To);
 rank(#{places := Places} = Tree, From, To) ->

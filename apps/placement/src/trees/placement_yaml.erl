@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: indented maps and lists, plain and quoted strings, lists
-%% in brackets, and comments. Pure.
+%% in brackets, and comments. All functions are pure.
 %%
 %% Anchors, tags, maps in braces, multi-line strings and multiple documents are rejected, and the error gives the line
 %% number.
