@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers the requests of the pages. Each answer is JSON (or an export), and each error is an object with a text. Input is validated here, and
-%% only here.
+%% @doc Answers requests from the console's pages. Each answer is JSON (or an exported file), and
+%% each error is an object with a message. Input is validated here, and only here.
 -module(beamway_console_api).
 -behaviour(yucan_handler).
 
@@ -39,7 +39,8 @@ get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such resource")
 answered({ok, Answer}) -> beamway_console_web:json(Answer);
 answered({error, Why}) -> beamway_console_web:problem(404, Why).
 
-%% This is not an HTTP error, because the browser would report a failed request in its own console.
+%% Returns an error as an ordinary answer rather than as an HTTP error, which the browser would
+%% report in its own console as a failed request.
 or_none({ok, Answer}) -> beamway_console_web:json(Answer);
 or_none({error, Why}) -> beamway_console_web:json(#{none => unicode:characters_to_binary(Why)}).
 
@@ -62,7 +63,8 @@ history(Pairs) ->
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
 
-%% Returns the three processes that fill a link the most, or none if the node does not know them.
+%% Returns the three processes that send the most over a link, or none if the node does not know
+%% them.
 senders({ok, Node}, {ok, Peer}) ->
     Told = try erpc:call(Node, beamway, senders, [Peer], ?WHY_MS) of
                {ok, Senders} -> lists:sublist(Senders, ?SENDERS);

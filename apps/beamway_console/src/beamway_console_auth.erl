@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Decides who may see a console.
 %%
-%% Without a token, the console listens only on loopback, and everybody on the host may use it, but pages from other sites may not. Requests that
-%% state a different host name are rejected, because DNS can give this host any name. Requests from other sites can neither change nor query
-%% anything, because browsers state the origin of a request and changes must be JSON. With a token, a browser sends it once in a form, and then has
-%% a cookie signed with a key that lives as long as the console. Programs send the token as `Authorization: Bearer TOKEN'. The token never appears
-%% in an address or a log.
+%% Without a token, the console listens only on loopback, and everybody on the host may use it, but
+%% pages from other sites may not. Requests for a host name that is not local are rejected, because
+%% DNS can map any name to this host. Requests from other sites can neither change nor query
+%% anything, because browsers state the origin of a request and changes must be JSON. If a token is
+%% configured, a browser sends it once in a form and receives a cookie, which is signed with a key
+%% that exists only while the console runs. Programs send the token as
+%% `Authorization: Bearer TOKEN'. The token never appears in an address or a log.
 %%
 %% After an address has sent a wrong token, the console does not check any token from that address for a moment, however many connections it has,
 %% and rejects its requests unread (429). With IPv6 the first 64 bits count as the address ({@link yucan_quota}).
@@ -56,7 +58,8 @@ changing(false, _, _, _) -> beamway_console_web:problem(403, "a request of anoth
 changing(true, false, _, _) -> beamway_console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
 changing(true, true, Req, Next) -> Next(Req).
 
-%% Requests that need a body but change nothing. beamway_console_api rejects queries that call code.
+%% This request needs a body but changes nothing. beamway_console_api rejects queries that call
+%% code.
 is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
@@ -90,20 +93,21 @@ login(Req, #{secret := Secret} = Guard) ->
                 {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
                 {error, _} -> <<>>
             end,
-    %% Trimmed like the token in the file. The bytes received need not be UTF-8.
+    %% The token is trimmed like the one in the file. The received bytes need not be valid UTF-8.
     Token = try string:trim(Given) catch error:_ -> Given end,
     case judged(form, yucan_req:peer(Req), Token, Secret, ?WRONG_FORM_MS) of
         true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
         too_soon -> too_soon(form(429, <<"Another wrong token came from this address just now. Try again.">>));
         false ->
-            %% After a typing error the user may try again as soon as this page is shown.
+            %% After a typo, the user may try again as soon as this page is shown.
             receive after ?WRONG_FORM_MS -> ok end,
             form(403, <<"That is not the token.">>)
     end.
 
 too_soon({Status, Headers, Body}) -> {Status, [{<<"retry-after">>, <<"1">>} | Headers], Body}.
 
-%% If guesses arrive at the same time, some are checked before the first of them turns out to be wrong, at most one per scheduler.
+%% If several guesses arrive at the same time, up to one per scheduler is checked before the first
+%% one turns out to be wrong.
 judged(Kind, Peer, Given, Secret, WrongMs) ->
     Key = {Kind, yucan_quota:key(Peer)},
     Now = erlang:monotonic_time(millisecond),

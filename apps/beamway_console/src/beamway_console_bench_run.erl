@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a benchmark for a browser, in the calling process. It runs the command itself in its quick form, and stops when the process exits.
+%% @doc Runs a benchmark for a browser: starts the command in its quick form, and waits for it in
+%% the calling process. The benchmark is stopped when that process exits.
 -module(beamway_console_bench_run).
 
 -export([run/3]).
 
-%% Standard output goes into a file, and standard error is sent to this process line by line. The shell also waits for the end of its input, which
-%% it sees when this process exits, and then removes the directory, which a killed process could not do.
+%% Standard output goes to a file, and standard error is sent to this process line by line. The
+%% shell also waits for the end of its input, which comes when this process exits. It then removes
+%% the directory and stops the benchmark, because a killed process could not do so itself.
 -define(SCRIPT, "exec 3>&1 4<&0; \"$1\" bench \"$2\" --quick --json 2>&3 >\"$3/result\" 3>&- 4<&- </dev/null & child=$!; "
                 "{ read -r _ <&4; rm -r \"$3\"; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
 -define(SILENT_MS, 120000).

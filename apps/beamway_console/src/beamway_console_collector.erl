@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Collects a node's data about itself, in one process per node for any number of consoles and browsers.
 %%
-%% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it uses only kernel and stdlib, and other
-%% applications only where they run. It sends each console a sample once per interval, and exits when the last console has disconnected. If the code
-%% was sent, it then also removes the code. A console with a busy connection misses samples, so nothing blocks and nothing piles up.
+%% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it
+%% uses only kernel and stdlib, and other applications only where they run. It sends each console a
+%% sample once per interval, and exits when the last console has disconnected. If the code was sent,
+%% it then also removes the code. If the connection to a console is busy, that console misses the
+%% sample, so nothing blocks and no samples pile up.
 %%
-%% On another node it has no supervisor. The console that monitors it restarts it.
+%% The collector is not supervised. The console that monitors it restarts it.
 -module(beamway_console_collector).
 
 -export([attach/3, init/4, protocol/0]).
@@ -29,8 +31,8 @@
 -spec protocol() -> pos_integer().
 protocol() -> ?PROTOCOL.
 
-%% @doc Called on the node itself by a console, whose hub receives samples from now on. `Sent' means that the code was sent and must be removed at
-%% the end.
+%% @doc A console calls this function on the node itself; from then on, its hub receives samples.
+%% `Sent' means that the code was sent and must be removed at the end.
 -spec attach(Hub :: pid(), IntervalMs :: pos_integer(), Sent :: boolean()) -> {ok, pid(), facts()} | {error, term()}.
 attach(Hub, IntervalMs, Sent) ->
     case whereis(?NAME) of
@@ -100,7 +102,8 @@ loop(#state{next = Next} = State) ->
 
 left(#state{hubs = Hubs} = State) when map_size(Hubs) > 0 -> loop(State);
 left(#state{sent = false}) -> ok;
-%% Removes the old code once no process runs it, which is immediately.
+%% Removes the code that was sent. A separate process purges it, because this process runs the code
+%% until it exits.
 left(#state{sent = true}) ->
     true = unregister(?NAME),
     _ = code:delete(?MODULE),
@@ -112,7 +115,7 @@ told(#state{hubs = Hubs, interval_ms = Interval, count = Count, busy_us = Busy} 
     Sample = (sample())#{busy_us => Busy, samples => Count},
     _ = [erlang:send(Hub, {console_sample, node(), self(), Sample}, [nosuspend, noconnect]) || Hub <- maps:values(Hubs)],
     Used = erlang:monotonic_time(microsecond) - Start,
-    %% Samples that were missed while the whole node was paused are not made up for.
+    %% Samples that were missed while the whole node was paused are skipped.
     Next = max(State#state.next + Interval, now_ms() + Interval div 2),
     State#state{count = Count + 1, busy_us = Busy + Used, next = Next}.
 
@@ -166,7 +169,7 @@ leases() ->
         _ -> tried(fun() -> placement_lease:count() end)
     end.
 
-%% The data may disappear or change in the meantime, but the next sample will follow soon.
+%% The data may disappear or change while it is being read, but the next sample will follow soon.
 tried(Fun) ->
     try Fun()
     catch _:_ -> none

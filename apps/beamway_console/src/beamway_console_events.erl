@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The stream for a browser, which carries the frames of its topics as server-sent events, named after the kind of topic.
+%% @doc The event stream for a browser, which carries the frames of its topics as server-sent
+%% events. Each event has the name of its kind of topic.
 -module(beamway_console_events).
 
 -export([response/1]).

@@ -1,9 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The centre of a console: it keeps track of the nodes, receives their samples, and sends frames to browsers.
 %%
-%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each topic and interval. A frame is encoded only once,
-%% and only if a browser has subscribed to its topic. A browser that has not received its last frames yet is skipped until it has. It loses nothing
-%% permanently, because each frame is complete. When a node goes down, browsers are notified immediately.
+%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each
+%% topic and interval. A frame is encoded only once, and only if a browser has subscribed to its
+%% topic. A browser that has not yet received its last frames is skipped until it has received them.
+%% It does not miss anything permanently, because each frame is complete. When a node goes down,
+%% browsers are notified immediately.
 -module(beamway_console_hub).
 -behaviour(gen_server).
 
@@ -39,8 +41,9 @@ start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, [
 -spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
-%% @doc Subscribes the calling process to these topics: it receives their frames as messages `{console_frame, Topic, Json :: binary()}', the first
-%% of them immediately. It must answer each with {@link taken/1}.
+%% @doc Subscribes the calling process to these topics: it receives their frames as messages
+%% `{console_frame, Topic, Json :: binary()}', the first of them immediately. It must acknowledge
+%% each frame with {@link taken/1}.
 -spec subscribe([topic()]) -> ok | {error, too_many}.
 subscribe(Topics) -> gen_server:call(?MODULE, {subscribe, self(), Topics}, ?CALL_MS).
 
@@ -60,7 +63,7 @@ history(Node, Key) -> gen_server:call(?MODULE, {history, Node, Key}, ?CALL_MS).
 -spec nodes_up() -> [node()].
 nodes_up() -> lists:sort([Node || {Node, #{state := up}} <- maps:to_list(state())]).
 
-%% @doc Sends a frame from another process of the console to everyone who has subscribed to the topic.
+%% @doc Sends a frame from another process of the console to every browser that has subscribed to the topic.
 -spec tell(topic(), Json :: binary()) -> ok.
 tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 
@@ -68,7 +71,8 @@ tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
-    %% If the console itself is hidden, as with the command, it sees all nodes as hidden.
+    %% If the console itself is hidden, as it is when `beamway console' runs it, it sees all nodes
+    %% as hidden.
     _ = [ok = net_kernel:monitor_nodes(true, #{node_type => all, nodedown_reason => true}) || is_alive()],
     _ = erlang:send_after(Interval, self(), tick),
     First = case Config of
@@ -132,7 +136,7 @@ handle_cast(_, State) -> {noreply, State}.
 handle_info({console_sample, Node, Collector, Sample}, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{collector := Collector} = Known} -> {noreply, sampled(Node, Known, Sample, State)};
-        %% The message is from a collector that a later attempt will find.
+        %% This hub has not attached to the collector yet; a later attempt will find it.
         #{} -> {noreply, State}
     end;
 handle_info(tick, #state{config = #{interval_ms := Interval}} = State) ->
@@ -168,7 +172,7 @@ terminate(_, #state{nodes = Nodes}) ->
 reason(#{nodedown_reason := Reason}) -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 8]));
 reason(_) -> <<"nodedown">>.
 
-%% If something fails repeatedly, it counts as failed since the first time.
+%% If a node fails repeatedly, `since' remains the time of the first failure.
 ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
     Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
@@ -200,7 +204,8 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
-%% Marks nodes that have fallen silent, and removes those that have been down for long, except the nodes in the configuration.
+%% Marks nodes that have fallen silent, and removes those that have been down for a long time,
+%% except the nodes in the configuration.
 aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->

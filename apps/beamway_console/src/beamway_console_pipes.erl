@@ -1,6 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the pipes that run on this host. A running `rdpipe' keeps a small file in a directory of its user that records how much each of its
-%% hops has carried so far, and removes it when it exits. This module reads these files, and skips those whose process was killed.
+%% @doc Finds the pipes that run on this host. While `rdpipe' runs, it keeps a small file in a
+%% directory that belongs to its user. The file records how much data each hop has carried so far,
+%% and `rdpipe' removes it when it exits. This module reads these files, and skips those whose
+%% process was killed.
 -module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).
@@ -10,7 +12,7 @@
 -define(FILES_MAX, 200).
 -define(BYTES_MAX, 65536).
 
-%% @doc Returns the directory in which the pipes of this user report their progress.
+%% @doc Returns the directory in which this user's pipes record their progress.
 -spec default_folder() -> file:filename().
 default_folder() ->
     case os:getenv("XDG_RUNTIME_DIR") of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shows placement as a node of the cluster sees it. All queries are sent to a node on which the application runs, so the console's own node
-%% need not have it.
+%% @doc Shows placement as a node of the cluster sees it. All queries are sent to a node on which
+%% the application runs, so it need not run on the console's own node.
 -module(beamway_console_placement).
 
 -export([view/1, words/1, choose/3]).
@@ -23,8 +23,8 @@ view([Asker | _] = Nodes) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Returns the keywords and units of queries on the node that will be asked. Fetching them also creates the atoms here that {@link
-%% beamway_console_query} needs.
+%% @doc Returns the keywords and units that may occur in queries to this node. Fetching them also
+%% creates the atoms that {@link beamway_console_query} needs on the console's own node.
 -spec words(Asker :: node()) -> #{words := [atom()], units := [atom()]}.
 words(Asker) ->
     Known = fun(Module, Function) -> case call(Asker, Module, Function, []) of {ok, Words} -> Words; {error, _} -> [] end end,
@@ -55,7 +55,8 @@ text(Format, Arguments) -> unicode:characters_to_binary(io_lib:format(Format, Ar
 lease_json(Node, {Holder, Claims, Left}) ->
     #{node => Node, holder => text("~p", [Holder]), holder_node => node(Holder), claims => text("~0tP", [Claims, 20]), left_ms => Left}.
 
-%% @doc Returns the nodes that a node chooses for a query, and the reason for every node.
+%% @doc Returns the nodes that `Asker' chooses for a query, and for each node the reason why it was
+%% chosen or not.
 -spec choose(Asker :: node(), Query :: term(), [node()]) -> {ok, map()} | {error, unicode:chardata()}.
 choose(Asker, Query, Nodes) ->
     case {call(Asker, placement, choose_nodes, [Nodes, Query]), call(Asker, placement, explain, [Nodes, Query])} of

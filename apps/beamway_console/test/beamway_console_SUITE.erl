@@ -29,7 +29,7 @@ end_per_testcase(_, _) ->
 
 started(Count) -> started(Count, beamway_shm).
 
-%% Connected nodes, the first of which is connected to all others.
+%% Starts nodes and connects the first one to all others.
 started(Count, Carrier) ->
     Peers = [started_one(Carrier, #{}) || _ <- lists:seq(1, Count)],
     [{First, _} | Others] = Peers,
@@ -187,7 +187,7 @@ links_of(Node, #{<<"nodes">> := Nodes, <<"links">> := Links}) ->
     Names = [Name || #{<<"name">> := Name} <- Nodes],
     [Link || #{<<"a">> := A, <<"b">> := B} = Link <- Links, lists:member(atom_to_binary(Node), [lists:nth(A + 1, Names), lists:nth(B + 1, Names)])].
 
-%% As far as the network is concerned the node is up, but it is silent until it continues.
+%% As far as the network is concerned the node is up, but it is silent until it is resumed.
 a_node_that_is_stopped(_) ->
     [{Peer, _}, {Stopped, Node}] = started(2),
     Port = console(Peer),
@@ -197,7 +197,7 @@ a_node_that_is_stopped(_) ->
     ok = beamway_peer:sigcont(Stopped),
     #{} = frame(Port, "cluster", up(2)).
 
-%% A link of stock distribution has the same name as in `beamway links': OTP's port.
+%% A link that uses stock distribution has the kind `inet', as in `beamway links'.
 stock_nodes(_) ->
     [{Peer, _}, {_, Node}] = started(2, inet_tcp),
     Port = console(Peer),
@@ -235,7 +235,7 @@ a_slow_browser(_) ->
                    beamway_peer:call(Peer, erlang, process_info, [Browser, message_queue_len])
            end,
     Waiting = [Length || Number <- lists:seq(1, 60), {message_queue_len, Length} <- [Tell(Number)]],
-    %% It is blocked, and at most two frames are queued.
+    %% The slow browser is blocked, and at most two frames are queued for it.
     ?assertEqual({60, 2}, {length(Waiting), lists:max(Waiting)}),
     [gen_tcp:close(Socket) || Socket <- [Slow, Other]].
 
@@ -262,7 +262,7 @@ history(_) ->
     ?assertEqual(<<"time">>, hd(Fields)),
     {200, #{<<"points">> := [_ | _]}} = get(Port, Path("&of=http&server=console_web")).
 
-%% Returns what a node knows about its link to a peer, even when the link is down.
+%% The console reports what a node knows about its link to a peer, even when the link is down.
 why(_) ->
     [{Peer, Node}, {OtherPeer, Other}] = started(2),
     Port = console(Peer),
@@ -436,7 +436,7 @@ placement(_) ->
     #{<<"wrong">> := _} = Choose(<<"{console_colour, about, 1}">>),
     _ = Third.
 
-%% A console that only shows data does not pass such a query on, and code in a rejected query has not run.
+%% A console that only shows data rejects queries that call code, and the code is not run.
 queries_that_call_code(_) ->
     [{Peer, Node}] = started(1),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]),

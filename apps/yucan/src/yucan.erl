@@ -69,7 +69,8 @@ info(Name) -> yucan_server:info(Name).
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 
-%% @doc Returns the name, the metrics and a histogram of the response times of each server on this node, without calling any process. `Count'
-%% responses are in the slot `Place', whose upper bound {@link yucan_metrics:bound_us/1} returns.
+%% @doc Returns the name, the metrics and a histogram of the response times of each server on this
+%% node, without calling any process. `Count' is the number of responses in the slot `Place';
+%% {@link yucan_metrics:bound_us/1} returns the upper bound of a slot.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
 figures() -> yucan_server:figures().

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A strict parser for chunked transfer coding (RFC 9112, 7.1). Pure. yucan_body passes it the bytes.
+%% @doc A strict parser for chunked transfer coding (RFC 9112, 7.1). All functions are pure. yucan_body passes it the bytes.
 -module(yucan_chunk).
 
 -export([new/0, parse/3, parse/4, encode/1, last/0]).

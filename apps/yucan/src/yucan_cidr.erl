@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Address blocks (CIDR), and the client's address in the PROXY protocol. Pure except for `proxy_header/2'.
+%% @doc Address blocks (CIDR), and the client's address in the PROXY protocol. All functions except `proxy_header/2' are pure.
 -module(yucan_cidr).
 
 -export([block/1, contains/2, format/1, address/1, proxy_header/2]).
@@ -69,8 +69,10 @@ without_port(_) ->
 format({local, _}) -> "-";
 format({Ip, _}) -> inet:ntoa(Ip).
 
-%% @doc Reads a PROXY protocol header, version 1 or 2, before anything else; called if the listener expects one. Returns the source address, or
-%% `local' if the proxy connects on its own behalf. Each read has an exact size, so none of the data that follows, such as TLS, is consumed.
+%% @doc Reads a PROXY protocol header, version 1 or 2, which precedes everything else on a
+%% connection. Called only if the listener expects such a header. Returns the source address, or
+%% `local' if the proxy connects on its own behalf. Each read has an exact size, so none of the data
+%% that follows, such as TLS, is consumed.
 -spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->

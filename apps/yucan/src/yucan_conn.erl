@@ -25,14 +25,15 @@
 -define(ACCEPT_MS, 5000).
 %% A VM without the allocator flags retains a lot of memory if it has this many open connections.
 -define(MANY, 200).
-%% If there are more connections than the limit allows, a surplus one stays open for at most this long after its 503.
+%% If the limit on connections is exceeded, a surplus connection stays open for at most this long
+%% after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
     conn :: #conn{},
     socket :: yucan_transport:socket(),
     template :: #req{},
-    %% The previous request, if only its head had arrived.
+    %% The previous request, if nothing had arrived after its head.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
     %% The state of this process (yucan_pool), which the pool also reads.
@@ -93,7 +94,8 @@ turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{conne
     case Listeners of
         #{Listening := {none, _}} ->
             yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-            %% Surplus connections that stay open for a while use descriptors, so their number may exceed the limit by at most a quarter.
+            %% Surplus connections that stay open for a while use descriptors, so the number of open
+            %% connections may exceed the limit by at most a quarter.
             _ = [done(Socket) || atomics:get(Counters, ?OPEN) > Most + Most div 4],
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
@@ -183,7 +185,7 @@ done(Socket) ->
     yucan_transport:close(Socket),
     exit(normal).
 
-%% @doc Handles bytes of a request's head. The deadline starts with the first of them.
+%% @doc Handles bytes of a request's head. The deadline is set when the first of them arrive.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
 head(Buffer, _, #state{last = {Buffer, Req}} = State) ->
     request(Req, <<>>, State);
@@ -195,7 +197,8 @@ head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
         {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
     end.
 
-%% The client may already know that the server supports HTTP/2 (RFC 9113, 3.3). Over TLS the two negotiate it with ALPN instead.
+%% The client may already know that the server supports HTTP/2 (RFC 9113, 3.3). Over TLS, client and
+%% server negotiate HTTP/2 with ALPN instead.
 no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{served = 0, conn = #conn{scheme = http, server = Server} = Conn} = State) ->
     case persistent_term:get({yucan, Server}) of
         #site{http2 = true} -> yucan_h2:start(Conn, Buffer, State#state.limits);
@@ -300,8 +303,8 @@ after_body({upgrade, Function}, State, _) ->
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
-        %% The next request may have a body too, and several messages with its data could arrive before this process switches to recv. So only one
-        %% message is allowed.
+        %% The next request may also have a body, and several messages with its data could arrive
+        %% before this process switches to recv. So only one message is allowed.
         {keep, Rest} when Connection =:= keep -> next(Rest, 1, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
@@ -357,8 +360,9 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         false -> followed(Rest, Count, State, Site)
     end.
 
-%% The next request that a proxy sends over this connection may belong to another user. HTTP/2 does not need this, because it has a process for each
-%% request.
+%% Erases what a handler has stored in the process dictionary, because the next request that a proxy
+%% sends over this connection may belong to a different user. HTTP/2 does not need this, because it
+%% has a process for each request.
 forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
                                Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
     forget_user(Keys);
@@ -394,7 +398,8 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% Returns the remaining idle time, which is counted from the first call. Requests in quick succession therefore never read the clock.
+%% Returns the remaining idle time, which is counted from the first call. So the clock is never read
+%% while requests follow each other quickly.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Error pages, and the reason phrases for status codes. Pure.
+%% @doc Error pages, and the reason phrases for status codes. All functions are pure.
 -module(yucan_error).
 
 -export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).

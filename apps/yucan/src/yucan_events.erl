@@ -23,8 +23,9 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is logged; no other follows until the function has
-%% succeeded again. `Failing' records this.
+%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is
+%% logged. No further warning follows until the function has succeeded again. `Failing' records
+%% this.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of

@@ -11,7 +11,7 @@
 
 -include("yucan_internal.hrl").
 
-%% A response that is still to be written, or the outcome of one that need not be.
+%% A response that still has to be written or, if nothing remains to be written, the outcome.
 -type answer() :: {Status :: integer(), yucan_handler:headers(), Body :: term()} | {done, yucan_progress:outcome()}.
 
 %% @doc Returns the time at which a request arrived, in us, or 0 if neither an access log nor a function for events needs it.
@@ -33,7 +33,8 @@ answer(#req{id = Id} = Req, Site) ->
         Response -> ready(Response, Req, Site)
     end.
 
-%% Once a response has been sent, another would be mistaken for the response to the next request. `close' is not a response.
+%% Once a response has been sent, a second one would be mistaken for the response to the next
+%% request. `close' is not a response.
 only(Response) when Response =:= sent; Response =:= close -> Response;
 only(Response) ->
     yucan_progress:has_begun() andalso error({bad_response, already_sent}),

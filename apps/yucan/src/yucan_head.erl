@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A strict parser for the head of a request. Pure, and a single pass over the bytes.
+%% @doc A strict parser for the head of a request, which passes over the bytes only once. All functions are pure.
 %%
 %% yucan_conn calls `parse/3' with the bytes that it has received. Whatever RFC 9112 forbids is rejected rather than repaired: a bare LF, a folded
 %% line, a space before the colon, two Content-Length headers, or both Content-Length and Transfer-Encoding. Each of these can make two servers
@@ -342,8 +342,8 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% Returns the first `At' bytes without a trailing dot. The dot only marks the name as fully qualified (RFC 3986, 3.2.2), so it is the same name
-%% without it.
+%% Returns the first `At' bytes without a trailing dot. The dot only marks the name as fully
+%% qualified (RFC 3986, 3.2.2), so the name without the dot is the same name.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Headers: their names, which of them affect the framing, and the grammar of their values: tokens, lists and dates (RFC 9110, 5.6). Pure except
-%% for `date_line/0'.
+%% @doc The names of headers, which of them affect the framing, and the grammar of header values:
+%% tokens, lists and dates (RFC 9110, 5.6). All functions except `date_line/0' are pure.
 %%
 %% A name that is in the table costs a lookup and no additional memory. Other names are copied.
 -module(yucan_header).
@@ -121,8 +121,8 @@ trim(Bin) ->
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
-%% @doc Returns the headers that may be forwarded over another connection, which excludes those that apply to a single connection and those listed in
-%% the `connection' header (RFC 9110, 7.6.1).
+%% @doc Returns the headers that may be forwarded over another connection: all except those that
+%% apply to a single connection and those listed in the `connection' header (RFC 9110, 7.6.1).
 -spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
 without_hops(Headers) ->
     Named = [Token || {<<"connection">>, Value} <- Headers, Token <- tokens(Value)],
@@ -137,9 +137,10 @@ is_token(Bin) -> all_tchars(Bin).
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
 
-%% @doc Parses pairs such as `a=b; c="d e"', in lists separated by commas, as they follow a media type or disposition and as they occur in Forwarded
-%% (RFC 7239, 4). Names are converted to lower case. In quotes, `\\"' and `\\\\' stand for one byte, but any other backslash is literal, because
-%% browsers send it that way.
+%% @doc Parses pairs such as `a=b; c="d e"', in comma-separated lists, as they occur after a media
+%% type or disposition and in Forwarded (RFC 7239, 4). Names are converted to lower case. In quotes,
+%% `\\"' and `\\\\' stand for one byte, but any other backslash is literal, because browsers send it
+%% that way.
 -spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
 elements(Text) -> pair(trim(Text), [], []).
 

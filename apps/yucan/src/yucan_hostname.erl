@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Patterns for host names, as used by virtual hosts and their certificates. Pure.
+%% @doc Patterns for host names, as used by virtual hosts and their certificates. All functions are pure.
 -module(yucan_hostname).
 
 -export([is_match/2]).

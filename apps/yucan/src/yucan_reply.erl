@@ -234,8 +234,9 @@ size_of(File) ->
 %% sendfile.
 -define(SMALL_BYTES, 16384).
 
-%% @doc Calls `Send' with the content of a file, or of a part of one: with the bytes if they are few, and otherwise with the open file and the offset. If
-%% a few bytes are not there because the file was truncated in the meantime, nothing is sent.
+%% @doc Calls `Send' with the content of a file, or of a part of one: with the bytes themselves if
+%% they are few, and otherwise with the open file and the offset. If the few bytes cannot all be
+%% read, because the file was truncated in the meantime, nothing is sent.
 -spec with_file({file, file:name_all(), Size} | {file, file:name_all(), Offset, Length}, Status, fun((binary() | {file:fd(), Offset}) -> Outcome)) -> Outcome | {close, Status, 0}
     when Size :: non_neg_integer(), Offset :: non_neg_integer(), Length :: non_neg_integer(), Status :: 200..999, Outcome :: yucan_progress:outcome().
 with_file({file, File, Size}, Status, Send) when Size =< ?SMALL_BYTES ->

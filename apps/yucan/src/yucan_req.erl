@@ -31,8 +31,9 @@ method(#req{method = Method}) -> Method.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc Returns the path in canonical form, still percent-encoded. It has no dot segments or empty segments, and only characters that have to be
-%% escaped are, with upper-case hexadecimal digits.
+%% @doc Returns the path in canonical form, still percent-encoded. It has no dot segments or empty
+%% segments. Only characters that have to be escaped are escaped, with upper-case hexadecimal
+%% digits.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 
@@ -120,7 +121,7 @@ separator(_) -> <<", ">>.
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
 
-%% @private Like {@link peer/1}, for a connection without a request so far.
+%% @private Like {@link peer/1}, for a connection that has not received a request yet.
 -spec conn_peer(#conn{}) -> address().
 conn_peer(#conn{proxied = none, socket = Socket}) -> socket_peer(Socket);
 conn_peer(#conn{proxied = Peer}) -> Peer.

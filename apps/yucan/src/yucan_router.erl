@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the handler for a request: first the host, then its middleware, and then its routes. Pure, apart from the handlers that it calls.
+%% @doc Finds the handler for a request: first the host, then its middleware, and then its routes. All functions are pure, apart from the
+%% handlers that they call.
 %%
 %% A plan is data rather than a closure, so that a new version of this module takes effect at the next request.
 -module(yucan_router).
@@ -164,7 +165,8 @@ match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, B
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
 
-%% An encoded slash would become part of the binding, with which a client could bypass routes for directories.
+%% An encoded slash would become part of the binding, so a client could use it to bypass routes for
+%% directories.
 is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);

@@ -73,7 +73,8 @@ init(#{name := Name} = Options) ->
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
-%% No module can be loaded once the descriptors run out. Therefore this loads the application's modules, and the modules that these call, in advance.
+%% No module can be loaded once the VM has run out of file descriptors. Therefore this loads the
+%% application's modules, and the modules that these call, in advance.
 load_all() ->
     Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
     _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
@@ -91,8 +92,9 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% If a socket already listens on a configured address, it is reused, so that no connection is refused during a reload; its other settings are stored
-%% in the site. Listeners whose options have not changed are paired first, because several may have port 0.
+%% If a socket already listens on a configured address, it is reused, so that no connection is
+%% refused during a reload; the listener's other settings are stored in the site. Listeners whose
+%% options have not changed are paired first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -140,7 +142,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     persistent_term:put({yucan, Name}, Site),
-    %% The server may have been drained before, and it accepts requests again.
+    %% If the server has been drained, it now accepts requests again.
     ok = atomics:put(Counters, ?DRAINING, 0),
     %% New connections inherit the option from their listener.
     _ = [inet:setopts(Socket, [{send_timeout, Limits#limits.send_ms}]) || {_, Socket, _, _} <- Stay],

@@ -140,7 +140,8 @@ shorter({error, timeout}, Socket, Before) ->
     end;
 shorter(Result, _, _) -> Result.
 
-%% @doc Lets the system itself copy the file. The head is sent together with the first bytes of the file if the socket supports that.
+%% @doc Sends the file with sendfile. The head is sent together with the first bytes of the file if
+%% the socket supports that.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -199,7 +200,7 @@ pause(Socket, Buffer) ->
     _ = inet:setopts(Socket, [{active, false}]),
     flush(Socket, Buffer).
 
-%% The message that the peer has closed its side arrives only once.
+%% The message that reports that the peer has closed its side arrives only once.
 flush(Socket, Buffer) ->
     case next(Socket, 0) of
         {data, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);

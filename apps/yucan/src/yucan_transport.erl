@@ -2,7 +2,7 @@
 %% @doc The behaviour of a transport, which yucan_tcp, yucan_tls and yucan_h2_stream implement, and the functions through which all other modules use
 %% any of these sockets. Only the owner of a socket may call them.
 %%
-%% Each connection begins with yucan_tcp. If the listener has TLS, yucan_conn then starts it.
+%% Each connection begins with yucan_tcp. If the listener uses TLS, yucan_conn then starts TLS.
 -module(yucan_transport).
 
 -export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1,
@@ -148,10 +148,11 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection without losing the last response. Closing a socket that has unread bytes resets the connection, so a client or proxy
-%% that is still sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer closes
-%% the connection, at most for `Ms' in total. It gives up earlier after 5 s of silence or if, after the first 5 s, fewer than `Rate' bytes arrive per
-%% second.
+%% @doc Closes the connection without losing the last response. Closing a socket that has unread
+%% bytes resets the connection, so a client or proxy that is still sending could lose data that it
+%% has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer
+%% closes the connection, for at most `Ms' in total. It gives up earlier after 5 s of silence or if,
+%% after the first 5 s, fewer than `Rate' bytes arrive per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

@@ -115,8 +115,9 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% Three orders: the first is killed, the second is stopped together with its server, and the third is killed together with its server. Nothing is
-%% left behind. This authority never validates.
+%% Three orders: the first is killed, the second is stopped together with its server, and the third
+%% is killed together with its server. Nothing is left behind. This authority never validates
+%% anything.
 killed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "killed"),
     ok = filelib:ensure_path(Folder),
@@ -140,7 +141,8 @@ nothing_is_left(Options) ->
     true = exit(Third, kill),
     wait(fun() -> not is_process_alive(Third) andalso not is_process_alive(Last) end),
     [_] = offered(),
-    %% The next order for these names removes what the killed order left, and has not published anything itself.
+    %% The next order for these names removes what the killed order left behind. It has not
+    %% published anything itself.
     {ok, Fourth} = yucan_acme:start_link(Options#{directory => <<"https://localhost:1/">>}),
     [] = offered(),
     ok = gen_server:stop(Fourth).
@@ -155,7 +157,8 @@ offering(Options) ->
 %% Returns the responses that the authority would get.
 offered() -> [Term || {{yucan_acme_challenge, token, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme_challenge:has_certificates()].
 
-%% Simulates an authority whose last response is given. It validates nothing; with `asks' it lets the client poll forever.
+%% Simulates an authority whose last response is the given one. It validates nothing; with `asks' it
+%% lets the client poll forever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,

@@ -38,7 +38,8 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
-%% RFC 9110, 10.1.1: an HTTP/1.0 request's Expect header is ignored, because its client would mistake 100 Continue for the response.
+%% RFC 9110, 10.1.1: an HTTP/1.0 request's Expect header is ignored, because the client would
+%% mistake 100 Continue for the response.
 expect_1_0(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
@@ -236,8 +237,9 @@ upload_backpressure(Config) ->
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
 
-%% Data that has been read is not retained until the next request. Of the next request's body, only the data in the message that contains the head
-%% arrives as a message, because the rest is read with recv.
+%% Data that has been read is not retained until the next request. If the next request has a body,
+%% only the part that arrived together with the head is delivered as a message; the rest is read
+%% with recv.
 upload_after_upload(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
@@ -252,7 +254,7 @@ upload_after_upload(Config) ->
     true = erlang:suspend_process(Pid),
     ok = gen_tcp:send(Socket, [Head, Half]),
     true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
-    %% The second message says that the socket has become passive.
+    %% The second message reports that the socket has become passive.
     2 = messages(Pid),
     true = erlang:resume_process(Pid),
     [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
@@ -261,8 +263,8 @@ messages(Pid) ->
     {message_queue_len, Count} = process_info(Pid, message_queue_len),
     Count.
 
-%% If a client does not read, the stream's writes block, and no more data is in transit than the buffers hold. When the client disconnects, the writer
-%% is notified.
+%% If a client does not read, the stream's writes block, and no more data is in transit than fits
+%% into the buffers. When the client disconnects, the writer is notified.
 download_backpressure(Config) ->
     Table = ets:new(?FUNCTION_NAME, [named_table, public]),
     Socket = yucan_client:connect(?config(port, Config)),
@@ -291,7 +293,8 @@ half_closed(Config) ->
     %% The client sends half a body and then closes its sending side.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
-%% The message that the client has closed its side may arrive after a body that arrived as messages. The connection is closed nevertheless.
+%% The message that reports that the client has closed its side may arrive after a body that arrived
+%% as messages. The connection is closed nevertheless.
 half_closed_body(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
@@ -322,7 +325,7 @@ events_end(_) ->
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     Monitor = monitor(process, Stream),
     Stream ! <<"news">>,
-    %% The client only has to close its sending side.
+    %% It is enough for the client to close its sending side.
     gen_tcp:shutdown(Socket, write),
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
@@ -393,14 +396,15 @@ events_first(_) ->
      end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
     ok = yucan:stop(yucan_events_first).
 
-%% RFC 9112, 9.3: if a request is answered with events, its body is not taken for a request, even if the body arrived as a message.
+%% RFC 9112, 9.3: if a request is answered with events, its body is not mistaken for a request, even
+%% if the body arrived as a message.
 events_body(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_body, #{handler => {yucan_test_handler, self()}})),
     ok = gen_tcp:send(Socket, ["POST /forever_events", ?HOST, "Content-Length: 4\r\n\r\n"]),
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     true = erlang:suspend_process(Stream),
     ok = gen_tcp:send(Socket, "body"),
-    %% The second message says that the socket has become passive.
+    %% The second message reports that the socket has become passive.
     wait_for(fun() -> messages(Stream) =:= 2 end),
     Stream ! stop,
     ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
@@ -408,7 +412,8 @@ events_body(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_body).
 
-%% If a client disconnects during an event stream, the code that reads from the socket after the stream is also informed.
+%% If a client disconnects during an event stream, the code that reads from the socket after the
+%% stream is also notified.
 events_left(_) ->
     Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
     Socket = yucan_client:connect(Port),
@@ -423,7 +428,7 @@ events_left(_) ->
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?SHORT_MS -> error(connection_stays) end,
     ok = yucan:stop(yucan_events_left).
 
-%% Messages that a handler left in the mailbox do not disturb the next request.
+%% Messages that a handler left in the mailbox do not affect the next request.
 leftovers(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /events", ?HOST, "\r\nGET /", ?HOST, "Connection: close\r\n\r\n"]),

@@ -162,7 +162,7 @@ open_connections() ->
     #{metrics := #{open_connections := Open}} = yucan:info(server(port)),
     Open.
 
-%% RFC 9110, 15.6.4. Connections are accepted again once others have closed.
+%% RFC 9110, 15.6.4. Connections are accepted again once other connections have been closed.
 too_many_connections(Config) ->
     Port = ?config(few_connections, Config),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 20)],
@@ -182,7 +182,8 @@ flood(_) ->
                           receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end
                       end || _ <- [1, 2]]),
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
-    %% The mailbox holds at most a hundred data messages, and a message that the socket has become passive.
+    %% The mailbox contains at most a hundred data messages, and one that reports that the socket
+    %% has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
     ok = yucan:stop(yucan_flood).
 
@@ -197,7 +198,8 @@ flood_served(_) ->
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
     Counts = yucan_test_server:flooded_served(Pid, Send, 400),
-    %% The mailbox holds at most a hundred data messages, and three messages that the socket has become passive.
+    %% The mailbox contains at most a hundred data messages, and three that report that the socket
+    %% has become passive.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 

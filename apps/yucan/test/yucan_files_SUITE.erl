@@ -280,8 +280,8 @@ prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, 
 prepared(Root, <<"/often.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, binary:copy(<<"0123456789">>, 100000));
 prepared(_, _) -> true.
 
-%% Waits until a further change would be visible in the file's times, according to the server's clock. (In os:system_time/1, a new second begins some
-%% milliseconds earlier.)
+%% Waits until a further change would be visible in the file's times, according to the server's
+%% clock. (In os:system_time/1, a new second begins a few milliseconds earlier.)
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed, mtime = Modified}} = file:read_file_info(File, [{time, universal}]),

@@ -194,7 +194,8 @@ upload(Socket, Id, Data, Own, Whole) ->
         closed -> error(closed)
     end.
 
-%% 6.9: the server never sends more than both windows allow. 6.9.2: a change of the initial window applies to open streams, and may make it negative.
+%% 6.9: the server never sends more than both windows allow. 6.9.2: a change of the initial window
+%% applies to open streams, and may make their windows negative.
 windows(_) ->
     Port = start(),
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings([{4, 10}])),
@@ -246,7 +247,8 @@ reads_while_it_sends(_) ->
     receive {began, <<"/large">>} -> ok after ?WAIT_MS -> error(not_begun) end,
     {ok, _} = gen_tcp:recv(Socket, 100000, ?WAIT_MS),
     ask(Socket, 3, fields(<<"/small">>)),
-    %% The server can always send what the kernels' socket buffers hold, even though the client does not read it.
+    %% The server can always send as much as fits into the kernels' socket buffers, even though the
+    %% client does not read it.
     true = read_until_begun(Socket, 0) < 12 bsl 20.
 
 read_until_begun(Socket, Read) ->
@@ -334,8 +336,8 @@ blocked_send(_) ->
 
 streams() -> processes_of([yucan_h2_exchange]).
 
-%% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow, and a client that sends more has broken the
-%% protocol.
+%% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow,
+%% and a client that sends more violates the protocol.
 uploads_are_bounded(_) ->
     Socket = yucan_h2_client:connect(start()),
     [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
@@ -398,7 +400,8 @@ too_many(_) ->
     wait_for(fun() -> length(streams()) =:= 2 end),
     ask(Socket, 9, fields(<<"/">>)),
     {200, _, _} = response(Socket, 9),
-    %% A process counts until it has exited, even if its stream is closed. A single packet opens three streams, cancels them, and opens another one.
+    %% A process counts towards the limit until it has exited, even if its stream is closed. A
+    %% single packet opens three streams, cancels them, and opens another one.
     Burst = yucan_h2_client:connect(Port),
     Open = fun(Id, Path) -> yucan_h2_client:headers(Id, 1, fields(Path), <<>>) end,
     yucan_h2_client:send(Burst, [[Open(Id, <<"/loop">>) || Id <- [1, 3, 5]], [yucan_h2_client:frame(3, 0, Id, <<8:32>>) || Id <- [1, 3, 5]], Open(7, <<"/">>)]),
@@ -439,7 +442,8 @@ given_up(_) ->
     ok = gen_tcp:close(Socket),
     wait_for(fun() -> streams() =:= [] end).
 
-%% State that a handler leaves behind never reaches another handler, whether that handler serves this client or another one.
+%% State that a handler leaves behind never reaches another handler, whether that handler serves
+%% this client or a different one.
 own_process(_) ->
     Socket = yucan_h2_client:connect(start()),
     Pids = [begin
@@ -498,8 +502,9 @@ most(Processes, Bytes) ->
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
     end.
 
-%% A stream that the server has to reset has also cost a process. The streams are opened twenty at a time, so that the connection is closed because
-%% the client has used up its tokens, and not because of the limit on streams.
+%% A stream that the server has to reset also costs tokens, because a process was started for it.
+%% The streams are opened twenty at a time, so that the connection is closed because the client has
+%% used up its tokens, and not because of the limit on streams.
 broken_rules(_) ->
     Port = start(),
     Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,

@@ -46,8 +46,9 @@ raw_query(_) ->
     [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
     ok = yucan:stop(yucan_raw_query).
 
-%% RFC 9110, 6.6.1 and 10.2.4: these headers are sent whichever module writes the response: with a body, a file, a stream, a protocol switch, and for
-%% an invalid request.
+%% RFC 9110, 6.6.1 and 10.2.4: every response has these headers, whichever module writes it. The
+%% responses tested here have a body, no body or a stream, switch protocols, report a crash, or
+%% answer an invalid request.
 what_all_answers_have(Config) ->
     Port = ?config(port, Config),
     Switch = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
@@ -139,8 +140,9 @@ one_connection_many_requests(Config) ->
      end || _ <- lists:seq(1, 1000)],
     gen_tcp:close(Socket).
 
-%% Identical bytes are the same request and get the same response. Requests that differ in a single byte, in their body or in the way they arrive are
-%% told apart. None of them is kept in memory while a client is idle.
+%% Identical bytes are treated as the same request and get the same response. Requests that differ
+%% in a single byte, in their body or in the way they arrive are distinguished. No request is kept
+%% in memory while its client is idle.
 repeated(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {Status, Headers, Body} = yucan_client:one(Socket), {Status, proplists:get_value(<<"content-type">>, Headers), Body} end,

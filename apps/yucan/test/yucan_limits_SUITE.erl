@@ -115,7 +115,7 @@ linger_ms(_) ->
     %% A client that sends nothing is also disconnected.
     {error, closed} = gen_tcp:recv(answered_early(start((?KEPT)#{linger_ms => ?SHORT_MS})), 0, ?WAIT_MS).
 
-%% A client that sends only now and then is disconnected long before that limit.
+%% A client that sends only now and then is disconnected long before `linger_ms' has passed.
 linger_rate(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
@@ -183,8 +183,9 @@ send_ms_websocket(_) ->
      end || _ <- lists:seq(1, 8)],
     ok = gen_tcp:close(Socket).
 
-%% Over TLS, a response that is a list is also sent in parts, because ssl encrypts at once everything that it accepts, and all of that would have to
-%% wait for the client. Most templates produce a list.
+%% Over TLS, a response that is a list is also sent in parts, because ssl immediately encrypts
+%% everything that it accepts, and all of it would then be buffered until the client reads it. Most
+%% templates produce a list.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
@@ -217,7 +218,8 @@ not_taken(Path, Options) ->
     true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
     gen_tcp:close(Socket).
 
-%% Of the surplus connections, at most a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
+%% Surplus connections stay open for a while after their 503. Their number is at most a quarter of
+%% the limit, because each uses a descriptor.
 beyond_connections(_) ->
     Port = start(#{connections => 4}),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 4)],

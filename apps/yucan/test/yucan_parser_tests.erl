@@ -52,7 +52,8 @@ prop_split() ->
         end
     end).
 
-%% A head has the same meaning whatever preceded it on its connection: the same lines or others, with a different version or different limits.
+%% A head has the same meaning whatever preceded it on its connection: the same lines or different
+%% ones, with a different version or different limits.
 prop_repeated() ->
     ?FORALL({{_, _, Lines} = First, {Method, Target, Others}, Repeats, Framing, {Version, Next}, Room, Limits},
             {head(), head(), frequency([{3, true}, {1, false}]), oneof([[], [framing()]]), {version(), version()}, range(-5, 40), oneof([#{}, #{headers => 2}, #{header_line_bytes => 8}])}, begin

@@ -161,8 +161,8 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% Clients send requests until the server stops, ten times. No request finds the server half stopped, and the first error that is logged is the one
-%% caused here.
+%% Ten times, clients send requests until the server stops. No request finds the server half
+%% stopped, and the first error that is logged is the one caused here.
 stop_under_load(_) ->
     ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
     [begin

@@ -40,8 +40,9 @@ hosts(Config) ->
     Bodies = [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
               {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"one.org.", <<"one">>}, {"WWW.one.org.:8080", <<"www">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
     [{200, Body} = ask(Port, Host) || {Host, Body} <- Bodies],
-    %% All requests use the same connection, which caches the last Host header together with its parsed form. Each request is sent twice, and between
-    %% the two comes a target that overrides the header.
+    %% All requests use the same connection, which caches the last Host header together with its
+    %% parsed form. Each request is sent twice, and between the two there is a request whose target
+    %% overrides the header.
     Get = fun(Target, Host) -> ["GET ", Target, " HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"] end,
     Requests = [[Get("/host", Host), Get("http://ein.org/host", Host), Get("/host", Host)] || {Host, _} <- Bodies],
     Expected = lists:append([[{200, Body}, {200, <<"one">>}, {200, Body}] || {_, Body} <- Bodies]) ++ [400],
@@ -76,7 +77,8 @@ routes(_) ->
     {200, _, <<"{files,#{<<\"rest\">> => <<>>}}">>} = Ask("GET", "/files/"),
     [{404, undefined, _} = Ask("GET", Path) || Path <- ["/users/", "/users/7/8", "/files", "/nothing"]].
 
-%% RFC 3986, 6.2.2: however a path is written, the same route matches, and the handler gets the same form.
+%% RFC 3986, 6.2.2: however a path is written, the same route matches, and the handler sees the path
+%% in the same form.
 one_path(_) ->
     Port = start(#{routes => [{"/private/*rest", yucan_routes_handler, guarded}, {"/exact", yucan_routes_handler, exact}, {"/*rest", yucan_routes_handler, open}]}),
     Ask = fun(Path) -> {Status, _, Body} = yucan_client:get(Port, Path), {Path, Status, Body} end,
@@ -101,7 +103,7 @@ bad_paths(_) ->
      || Path <- ["/../x", "/users/x/../../..", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/x%2f..", "/users/.%2fx"]],
     {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(yucan:port(yucan_server_test), "/?/x/../users/a%2fb").
 
-%% @doc Middleware that answers the request itself.
+%% @doc Middleware that assigns a value to the request and adds a header to the response.
 tag(Req, Next) ->
     {Status, Headers, Body} = Next(yucan_req:assign(tagged, yes, Req)),
     {Status, [{"x-tag", "one"} | Headers], Body}.

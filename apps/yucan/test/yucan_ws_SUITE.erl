@@ -122,7 +122,8 @@ flood(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
     Send = fun() -> send(Socket, 1, <<"x">>) end,
-    %% The mailbox holds at most twenty data messages, and a message that the socket has become passive.
+    %% The mailbox contains at most twenty data messages, and one that reports that the socket has
+    %% become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
 

@@ -8,7 +8,8 @@
 -export([main/0]).
 
 -define(DRAIN_MS, 30000).
-%% The file in a daemon's directory that contains the reason why the daemon could not start. bin/yucan removes it before it starts another daemon.
+%% The file in a daemon's directory that contains the reason why the daemon could not start.
+%% bin/yucan removes it before it starts a new daemon.
 -define(REFUSED, "refused").
 
 -type words() :: #{watch => [string()], what => string(), _ => _}.
@@ -295,7 +296,7 @@ ask("--" ++ Word) ->
         Other -> complain("~0tp", [Other]), halt(1)
     end.
 
-%% Waits until a new daemon has started to serve, or until the deadline.
+%% Waits until a new daemon accepts requests, or until the deadline.
 -spec await(integer()) -> no_return().
 await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of

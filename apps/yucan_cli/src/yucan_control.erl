@@ -34,7 +34,8 @@ init(File, Answer) ->
 serve(Listening, Answer) ->
     case gen_tcp:accept(Listening) of
         {ok, Socket} ->
-            %% The answer is computed in a separate process, so that a failure, for example for lack of file descriptors, closes only this connection.
+            %% The answer is computed in a separate process, so that a failure, for example because
+            %% there are no free file descriptors, closes only this connection.
             {_, Monitor} = spawn_monitor(fun() -> answer(Socket, Answer) end),
             receive {'DOWN', Monitor, process, _, _} -> ok end,
             _ = gen_tcp:close(Socket),

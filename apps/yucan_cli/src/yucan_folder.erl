@@ -73,7 +73,8 @@ digest(Text) -> crypto:hash(sha256, Text).
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, io_lib:format(Format, Arguments)}).
 
-%% All servers of this user share a certificate, so that a browser asks about it only once. It is replaced before it expires.
+%% All servers of this user share a certificate, so that a browser asks the user about it only once.
+%% It is replaced before it expires.
 certificate() ->
     os:getenv("HOME") =:= false andalso os:getenv("XDG_DATA_HOME") =:= false
         andalso cannot("--https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME", []),
@@ -87,7 +88,8 @@ certificate() ->
     end,
     #{certfile => File, keyfile => File}.
 
-%% Certificates of older releases could sign others, so a user who has imported one trusts the key in this file for all sites.
+%% Certificates of older releases could sign other certificates, so a user who has imported one
+%% trusts the key in this file for all sites.
 may_sign(File) ->
     {ok, Pem} = file:read_file(File),
     [] =/= [yes || {'Certificate', Der, _} <- public_key:pem_decode(Pem), yucan_certificate:may_sign(Der)].
@@ -115,7 +117,7 @@ handle(Req, #{hosts := Hosts} = State) ->
 
 answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
-        %% A preflight request carries no password.
+        %% A preflight request contains no password.
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};
         {_, _, false} ->
             yucan_error:page_with(401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>}]);
@@ -143,8 +145,9 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Adds a script that waits for an event to pages. Such pages are sent complete and uncompressed, because ranges, compressed forms and a browser's
-%% cached copy would not contain the script.
+%% Adds to each page a script that waits for an event. Such pages are sent complete and
+%% uncompressed, because ranges, compressed forms and a browser's cached copy would not contain the
+%% script.
 live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
     case yucan_req:path(Req) of
@@ -194,7 +197,7 @@ changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = Stat
                                    (_, Seen) -> {ok, Seen}
                                 end, none).
 
-%% Uses the result of another page's recent check.
+%% Reuses the result of the last check if another page has caused a check recently.
 looked(Served, Hidden, Looks) ->
     Now = erlang:monotonic_time(millisecond),
     Last = atomics:get(Looks, 1),

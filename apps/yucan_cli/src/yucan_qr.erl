@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Shows a short text as a QR code on a terminal (ISO/IEC 18004): byte mode, versions 1 to 5, level L, one block, mask 0. A decoder can read any
-%% mask; the rules for choosing a mask only make decoding easier. Pure.
+%% mask; the rules for choosing a mask only make decoding easier. All functions are pure.
 -module(yucan_qr).
 
 -export([terminal/1]).

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Watches source and beam files in directories, compiles and loads the files that have changed, and reports this on the terminal: `Recompiled',
-%% `Error' with the file and the line, `Fixed!'. While there is an error, the old code continues to run. No process is killed: if old code of a
-%% module is still in use, the new module is loaded when no process uses the old code any more.
+%% @doc Watches source and beam files in directories, compiles and loads the files that have
+%% changed, and reports this on the terminal: `Recompiled', `Error' with the file and the line, and
+%% `Fixed!'. While there is an error, the old code continues to run. No process is killed: if old
+%% code of a module is still in use, the new module is loaded once no process uses the old code any
+%% more.
 -module(yucan_watch).
 -behaviour(gen_server).
 
@@ -13,7 +15,8 @@
 -record(state, {
     folders :: [file:filename()],
     seen = #{} :: #{file:filename() => calendar:datetime()},
-    %% Source files with an error, and modules that are loaded when their old code is no longer used.
+    %% Source files with an error, and modules that will be loaded once their old code is no longer
+    %% used.
     broken = [] :: [file:filename()],
     waiting = [] :: [{module(), file:filename(), binary()}],
     on = true :: boolean()
@@ -92,7 +95,8 @@ options(File) ->
     end,
     [debug_info, {i, Folder}, {i, filename:join(filename:dirname(Folder), "include")} | Old].
 
-%% If the source of a beam file is also watched, the beam file was compiled either by this process or by a build, whose result is the same.
+%% If the source of a beam file is also watched, the beam file was compiled either by this process
+%% or by a build with the same result.
 beam(File, State) ->
     Module = list_to_atom(filename:basename(File, ".beam")),
     case erlang:module_loaded(Module) andalso file:read_file(File) of

@@ -106,7 +106,7 @@ this_folder(Config) ->
         stop(Served)
     end.
 
-%% On a terminal, which `script' provides, a line is printed for each request. A link out of the directory is followed only if an option allows it.
+%% On a terminal, which `script' provides, a line is printed per request. A link that leads out of the directory is followed only if an option allows it.
 terminal(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "terminal"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -136,13 +136,13 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% They are not run either if the directory cannot be entered again: the shell strips this newline. (root may enter all other directories.)
+    %% Nor are they run if the directory cannot be entered again: the shell strips this newline. (root may enter all other directories.)
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
         run(open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0"]}, {cd, Unnamed}, {line, 2000}, exit_status, stderr_to_stdout])),
     {error, enoent} = file:read_file_info(Ran),
-    %% A directory whose name the server cannot represent does not make it hang.
+    %% The command does not hang if the server cannot represent the name of the directory.
     Latin1 = <<(unicode:characters_to_binary(Folder))/binary, "/d\xe9">>,
     ok = prim_file:make_dir(Latin1),
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
@@ -447,7 +447,7 @@ one_file(Config) ->
     Der = Certificate(),
     {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
     File = filename:join([Data, "yucan", "https", "localhost.pem"]),
-    %% A user who trusts this certificate trusts no other one. A certificate from an older release, which can sign others, is replaced.
+    %% A user who trusts this certificate does not thereby trust any other. A certificate from an older release, which can sign others, is replaced.
     false = yucan_certificate:may_sign(Der),
     #{cert := Authority, key := Key} = public_key:pkix_test_root_cert("old", [{key, {namedCurve, secp256r1}}, {digest, sha256}]),
     true = yucan_certificate:may_sign(Authority),
@@ -636,7 +636,7 @@ daemon_cannot_serve(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
-%% The program is started with closed standard descriptors, as services or cron may do. No other file gets their numbers.
+%% The program is started with closed standard descriptors, as services or cron may do. No other file is opened under their numbers.
 closed_descriptors(Config) ->
     [begin
          {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
@@ -777,7 +777,7 @@ watched(Config, Name) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     {Folder, fun(Text, Second) ->
-        %% The file is created under another name and renamed, so a check in between does not find an incomplete file.
+        %% The file is created under a different name and renamed, so a check in between does not find an incomplete file.
         File = filename:join(Folder, "yucan_watched.erl"),
         ok = file:write_file(File ++ ".new", Text),
         ok = file:change_time(File ++ ".new", {{2030, 1, 1}, {0, 0, Second}}),

@@ -14,10 +14,10 @@
               querydata,          %% the query, a string; "" if there is none
               appmoddata,         %% the path after an appmod, without a leading slash
               docroot,            %% the (first) docroot
-              docroot_mount,      %% where that is mounted: "/"
+              docroot_mount,      %% where docroot is mounted: "/"
               fullpath,           %% the file
               cont,               %% the Cont of {get_more, Cont, State}
-              state,              %% the State of it, or a #rewrite_response{} from arg_rewrite/1
+              state,              %% its State, or a #rewrite_response{} from arg_rewrite/1
               pid,                %% the process of the connection
               opaque,             %% the <opaque> of the server, or what arg_rewrite/1 has set
               appmod_prepath,     %% the path before an appmod

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application, and its supervisor, for pooled FastCGI connections, unfinished files and sessions. It is started when it is first needed.
+%% @doc The application, and its supervisor, for pooled FastCGI connections, unfinished files and
+%% sessions. The application is started when it is first needed.
 -module(yucan_yaws_app).
 -behaviour(application).
 -behaviour(supervisor).

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, reimplemented, and a feature that its other bridges do not
-%% have: files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' replaces it.
+%% @doc Tests the adapter for simple_bridge with the fifteen cases of simple_bridge's own suite, which are reimplemented here. Also tests a feature that
+%% its other bridges lack: files and bodies of more than 64 MB are sent and received without being kept in memory. There is no package of
+%% simple_bridge, so `yucan_test_bridge' replaces it.
 -module(yucan_bridge_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

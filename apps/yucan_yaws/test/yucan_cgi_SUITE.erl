@@ -2,8 +2,10 @@
 %% @doc Correct and incorrect scripts and applications behind the server. Whatever they do, the client gets a response in time, other requests are
 %% served, and no process or file is left behind.
 %%
-%% The correct FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The incorrect ones are sockets in this
-%% suite that violate the protocol. The server behind revproxy is another yucan server, or again a socket that violates the protocol.
+%% The correct FastCGI application is php-fpm, which has its own suite
+%% (test/system/yucan/yucan_php_SUITE.erl). The incorrect ones are sockets in this suite that
+%% violate the protocol. The server behind revproxy is another yucan server, or a socket in this
+%% suite that violates the protocol.
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -152,7 +154,8 @@ big_answer_to_a_slow_client(Config) ->
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% The server's limit and the pipe bound the data that has been read so far. Together they are far smaller than the response.
+    %% The server's limit and the size of the pipe bound the data that has been read so far.
+    %% Together they are far smaller than the response.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most - Before < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),
@@ -591,7 +594,8 @@ revproxy_broken(Config) ->
     {502, _, _} = get(Port, "/x"),
     ok.
 
-%% The forwarded path is the one by which the proxy was selected: the path below the prefix, in canonical form.
+%% The path that is forwarded is the one by which the proxy was selected: it is in canonical form,
+%% and only the part below the prefix is sent.
 revproxy_path(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = /in http://", Address, "/base\nrevproxy = /\x{c3}\x{a9}/b/ http://", Address, "/\n"], []),
@@ -699,7 +703,8 @@ named_over_ipv6(Config) ->
         ok = inet_db:set_lookup(Lookup)
     end.
 
-%% Starts a server that sends a fixed text, and sends the request that it has received to this process.
+%% Starts a server that sends a fixed text, and passes the request that it has received to this
+%% process.
 told_server(Answer) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Directives that the example site does not use: TLS from files, a FastCGI application, PHP in Erlang, logs, limits, names, servers in front,
-%% listings, compression. Each directive that no other suite for Yaws sites uses is tested here.
+%% @doc Directives that the example site does not use: TLS from files, a FastCGI application, PHP in
+%% Erlang, logs, limits, names, a proxy in front of the server, listings, compression. Each
+%% directive that no other suite for Yaws sites uses is tested here.
 -module(yucan_options_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -87,7 +88,8 @@ tls_options(Config) ->
     {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Only, [protocol]),
     {error, _} = yucan_test_server:tls_connect(Newest, [{versions, ['tlsv1.2']}]).
 
-%% Returns the settings for a certificate that an authority has signed, as it has signed those of clients.
+%% Returns the settings for a certificate signed by the authority that has also signed the clients'
+%% certificates.
 ssl(Config, Name, More) ->
     #{server_config := Server} = signed(),
     #{certfile := Certificate, keyfile := Key} = files(Config, Name, Server),
@@ -203,7 +205,8 @@ answers_once(Listen) ->
     ok = gen_tcp:close(Socket),
     answers_once(Listen).
 
-%% Each request uses a separate connection and requests that the application close it, and the connection is closed.
+%% Each request opens a separate connection and asks the application to close it afterwards. This
+%% application does not close it, so yucan does.
 fcgi_keep_conn(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),

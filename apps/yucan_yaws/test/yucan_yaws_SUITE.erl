@@ -316,7 +316,8 @@ stream_after_head(Config) ->
      || Expected <- [{told, discard}, {stream_ended, {error, closed}}]],
     lists:foreach(fun gen_tcp:close/1, Sockets).
 
-%% Requests to such modules get 500, and the next request is served normally.
+%% Requests to modules that crash or return nonsense get 500, and the next request is served
+%% normally.
 crash_and_nonsense(Config) ->
     Port = appmods(Config),
     [begin

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Updates a request with information about its client that does not come from the connection itself: the headers of trusted proxies (`Forwarded'
 %% of RFC 7239, or `X-Forwarded-For', `-Proto' and `-Host') and the request ID. Only headers from a trusted proxy are used, and only those that the
-%% configuration specifies. Pure, except when it generates an ID.
+%% configuration specifies. All functions are pure, except for the generation of an ID.
 -module(yucan_forwarded).
 
 -export([received/2, headers/0, request_id/0]).
@@ -42,7 +42,8 @@ lists_of(Names, Req) ->
                        _ -> []
                    end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
 
-%% Returns the nearest address that does not belong to a trusted proxy, and the position of the entry from which it comes.
+%% Returns the nearest address that does not belong to a trusted proxy, and the position of its
+%% entry.
 client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
         {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
@@ -50,7 +51,8 @@ client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     end;
 client(_, Peer, [], Steps) -> {Peer, Steps}.
 
-%% Returns the value from the same proxy that identified the client, or the last value, because proxies may append to one list and overwrite another.
+%% Returns the value from the proxy that identified the client, or the last value if the list is too
+%% short, because proxies may append to one list and overwrite another.
 at(_, []) -> <<>>;
 at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
 

@@ -3,9 +3,10 @@
 %% server has a table, which the server's process owns and sweeps. Connection processes add themselves to the table, and their pool removes them when
 %% they exit, even if they are killed.
 %%
-%% Requests are limited with a bucket that holds one second's worth of them (the generic cell rate algorithm, ITU-T I.371): a row contains the time at
-%% which its bucket will be full again. With IPv6, the first 64 bits count as the address, because a client usually controls an entire /64 network.
-%% The table has at most `MOST' rows; any further addresses share one row.
+%% Requests are limited with a bucket that can hold the requests of one second (the generic cell
+%% rate algorithm, ITU-T I.371): a row contains the time at which its bucket will be full again.
+%% With IPv6, the first 64 bits count as the address, because a client usually controls an entire
+%% /64 network. The table has at most `MOST' rows; any further addresses share one row.
 -module(yucan_quota).
 
 -export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1, key/2]).
@@ -63,7 +64,8 @@ leave(Table, Pid) ->
         [] -> ok
     end.
 
-%% @doc Returns `ok' if this address may make another request now, given the limit per second; otherwise returns in how many seconds it may.
+%% @doc Returns `ok' if this address may make another request now, given the limit per second;
+%% otherwise returns the number of seconds after which it may.
 -spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure. Decides, from the request's headers and the properties of the representation, how
-%% to respond.
+%% @doc Conditional requests and ranges (RFC 9110, 13 and 14): decides, from the request's headers and the properties of the representation, how to
+%% respond. All functions are pure.
 -module(yucan_conditional).
 
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
@@ -50,8 +50,8 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
-%% Here the tag of a form that the server has compressed is considered equal to the file's own tag, because clients that accept gzip never see the
-%% latter.
+%% In this comparison, the tag of a form that the server has compressed is considered equal to the
+%% file's own tag, because clients that accept gzip never see the file's own tag.
 same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -73,7 +73,8 @@ may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
 %% If-Modified-Since applies only to GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc Returns the ranges that the client requests, or `all' if there is no valid Range header or if it applies to a different version.
+%% @doc Returns the ranges that the client requests, or `all' if there is no valid Range header or
+%% if the header applies to a different version of the file.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->

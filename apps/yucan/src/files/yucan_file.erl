@@ -102,7 +102,8 @@ below(Path, Mount) ->
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
-%% Using a fresh cache entry does not access the file system. Such an entry contains only bytes that have passed the checks within the last second.
+%% A fresh cache entry is used without accessing the file system. Such an entry contains only bytes
+%% that have passed the checks within the last second.
 look(Req, Path, Root, Options) ->
     case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
         none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);

@@ -137,7 +137,8 @@ found_again_test() ->
         ?assertEqual(#{entries => 0, bytes => 0}, info(?MODULE))
     end).
 
-%% Inserts ten times as much as fits. At each step, the size stays within the limit; entries that are in use stay, and the oldest entries disappear.
+%% Inserts ten times as much as the cache can hold. At each step, the size stays within the limit;
+%% entries that are in use stay, and the oldest entries disappear.
 bounded_test() ->
     with_cache(fun() ->
         Size = 64 * 1024,

@@ -32,7 +32,8 @@ response(Req, Folder, Path, Root, Options) ->
         {error, _} -> yucan_error:page(403)
     end.
 
-%% Returns whether a request can contain this name, which is not the case for a name with a line end, for example.
+%% Returns whether a request can contain this name. A name that contains a line break, for example,
+%% cannot be requested.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
 %% Names that no request can contain are not listed but counted, so that the user knows that something is missing.
@@ -97,7 +98,7 @@ way(Path, Mount) ->
     end, [Mount, $/], Parts),
     [<<"<a href=\"">>, Mount, <<"/\">/</a>">> | Links].
 
-%% Clicking on the column that determines the order reverses the order.
+%% Clicking on the column by which the page is sorted reverses the order.
 column(Name, Text, {Name, asc}) -> column(Name, Text, <<"&amp;desc">>, <<" \342\226\262">>);
 column(Name, Text, {Name, desc}) -> column(Name, Text, <<>>, <<" \342\226\274">>);
 column(Name, Text, {_, _}) -> column(Name, Text, <<>>, <<>>).

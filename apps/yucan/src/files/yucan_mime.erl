@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Content types for file name extensions. Pure.
+%% @doc Content types for file name extensions. All functions are pure.
 -module(yucan_mime).
 
 -export([of_file/1, of_file/2, of_content/1, is_text/1]).
@@ -62,7 +62,8 @@ type(Ending) ->
         <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
 
-%% @doc Returns the type of a file whose name does not determine it: UTF-8 text or not, judging by its first bytes.
+%% @doc Returns the type of a file whose name does not determine it. The first bytes decide whether
+%% the file is treated as UTF-8 text.
 -spec of_content(binary()) -> binary().
 of_content(Start) ->
     case has_control(Start) of

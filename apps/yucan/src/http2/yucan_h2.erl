@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn passes it the connection after TLS has negotiated `h2', or when the client begins
-%% with the preface. It reads frames and writes all output, while yucan_h2_state makes the decisions. Each request has its own process
+%% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn hands the connection over after
+%% TLS has negotiated `h2', or when the client begins with the preface. This process reads frames
+%% and writes all output, while yucan_h2_state makes the decisions. Each request has its own process
 %% (yucan_h2_exchange) for as long as its handler runs.
 -module(yucan_h2).
 
@@ -113,7 +114,7 @@ preface(#state{preface = Missing, buffer = Buffer} = State) ->
         _ -> perform(failed(connection, protocol_error, State))
     end.
 
-%% All frames of a batch get the time at which the batch started.
+%% All frames in a batch are processed with the time at which the batch started.
 frames(#state{buffer = Buffer, h2 = H2} = State) ->
     case yucan_h2_frame:parse(Buffer, ?FRAME_BYTES) of
         {connection_error, Code} -> perform(failed(connection, Code, State));
@@ -144,7 +145,8 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
-            %% The client waits for permission to send its body, which it gets here. The flow-control windows determine how much it may send.
+            %% The client waits for permission to send its body, and this response grants it. The
+            %% flow-control windows determine how much the client may send.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,
             State#state{h2 = H22, served = Served + 1, template = Template#req{authority = Authority}};
         malformed -> failed(Id, protocol_error, State);

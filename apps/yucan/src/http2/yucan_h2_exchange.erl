@@ -41,7 +41,8 @@ answer(Req, Site) ->
         Class:Reason:Stack -> yucan_h2_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req)
     end.
 
-%% Calls the function, and returns once it has returned (see yucan_conn:left/2).
+%% Calls the function that has taken over the stream. When it returns, the stream ends (see
+%% yucan_conn:left/2).
 taken_over(Function, #req{conn = #conn{socket = Socket}} = Req, Stream) ->
     try
         _ = Function(Socket, <<>>)

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses and encodes HTTP/2 frames (RFC 9113, 4 and 6). Pure. This module determines which frames are well-formed; yucan_h2_state determines
-%% what they mean.
+%% @doc Parses and encodes HTTP/2 frames (RFC 9113, 4 and 6). All functions are pure. This module determines which frames are well-formed;
+%% yucan_h2_state determines what they mean.
 -module(yucan_h2_frame).
 %% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).

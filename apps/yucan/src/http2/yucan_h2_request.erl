@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts HTTP/2 fields to a request (RFC 9113, 8.2 and 8.3). Pure. The method, target and host pass through the HTTP/1.1 parser, so a path has
-%% the same canonical form, limits and rejections over both protocols.
+%% @doc Converts HTTP/2 fields to a request (RFC 9113, 8.2 and 8.3). All functions are pure. The method, target and host pass through the HTTP/1.1
+%% parser, so a path has the same canonical form, limits and rejections over both protocols.
 -module(yucan_h2_request).
 
 -export([parse/4, is_tunnel/1, is_trailer/1]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. Pure. yucan_h2 passes it the frames from the
-%% client and the requests from the stream processes, and then fetches the bytes to send and the effects to perform.
+%% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. All functions are pure. yucan_h2 passes it the
+%% frames from the client and the requests from the stream processes, and then fetches the bytes to send and the effects to perform.
 %%
 %% Frames that request nothing cost the client tokens, and so do streams that it cancels or causes to be reset. The client regains tokens over time
 %% and with each response. When it has none left, the connection is closed (`enhance_your_calm').
@@ -27,7 +27,8 @@
     missing = any :: any | non_neg_integer(),
     %% Data that has arrived but has not been read by the handler.
     buffer = <<>> :: binary(),
-    %% The receive window, and the number of bytes by which it could grow that have not been announced to the client yet.
+    %% The receive window, and the number of bytes that can be added to it but have not been
+    %% announced to the client yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
@@ -429,7 +430,8 @@ answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) 
         false -> S1
     end.
 
-%% @doc Sends as much pending data as the windows and the maximum size of a write permit.
+%% @doc Sends as much pending data as is allowed by the windows and by the maximum size of a single
+%% write.
 -spec pump(state()) -> state().
 pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
     case queue:out(Ready) of

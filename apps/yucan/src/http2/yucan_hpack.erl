@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HPACK (RFC 7541), the encoding of header lists in HTTP/2. Pure. Each direction of a connection has its own table.
+%% @doc HPACK (RFC 7541), the encoding of header lists in HTTP/2. All functions are pure. Each direction of a connection has its own table.
 %%
 %% The caller limits the size of decoded fields, because a single byte of a block may stand for thousands of bytes. The encoder does not use Huffman
 %% codes, which are optional: fields that repeat take one byte each, and few others are sent.

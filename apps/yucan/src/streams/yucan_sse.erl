@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Server-sent events (HTML standard, 9.2): a stream for which the process waits for messages and converts them to events.
+%% @doc Server-sent events (HTML standard, 9.2): a streamed response whose process waits for
+%% messages and sends them to the client as events.
 %%
 %% ```
 %% handle(Req, _) ->
@@ -15,12 +16,14 @@
 -type event() :: #{data => iodata(), event => iodata(), id => iodata(), retry => non_neg_integer(), comment => iodata()}.
 %% The fields of an event; `retry' is in milliseconds, and a `comment' is ignored by browsers.
 -type step() :: {send, event() | [event()], State :: term()} | {ok, State :: term()} | stop.
-%% Sends events and continues, continues without sending, or ends the response.
+%% The results mean: send events and continue, continue without sending, or end the response.
 
 -define(ALIVE_MS, 15000).
 
-%% @doc Returns the response for a handler. The function is called with `start', and then with `{info, Message}' for each message that the process
-%% receives. It gets the state that it returned before, which at first is `State'. The headers are added to those that a stream of events needs.
+%% @doc Returns the response for a handler. The function is called with `start', and then with
+%% `{info, Message}' for each message that the process receives. Its second argument is the state
+%% that it last returned, or `State' in the first call. The headers are added to those that a stream
+%% of events needs.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->
@@ -39,8 +42,8 @@ start(Write, Socket, Function, State) ->
 
 alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
 
-%% `Kept' holds messages with data from the client, which belong to the next request. `Until' is the time at which the next comment is due; messages
-%% that cause no event do not postpone it.
+%% `Kept' contains messages with data from the client, which belong to the next request. `Until' is
+%% the time at which the next comment is due; messages that cause no event do not postpone it.
 step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
         ok -> wait(State, Stream, alive_until(), Kept);

@@ -17,7 +17,8 @@
 -type window() :: 9..15.
 %% The base-2 logarithm of the LZ77 window size.
 -type options() :: #{context => boolean(), window => window(), client_window => window()}.
-%% Whether messages may refer to earlier ones (true), and the window for the messages of the server and of the client (both 15).
+%% Whether messages may refer to earlier ones (by default they may), and the window sizes for
+%% messages from the server and from the client (15 by default).
 -opaque wanted() :: #{context := boolean(), window := window(), client_window := window()}.
 %% The window size for each direction, and whether messages may refer to earlier messages.
 -opaque agreed() :: {Out :: {window(), boolean()}, In :: {window(), boolean()}}.

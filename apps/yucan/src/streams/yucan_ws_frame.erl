@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses and encodes WebSocket frames (RFC 6455, 5). Pure. yucan_ws passes it the bytes that it receives.
+%% @doc Parses and encodes WebSocket frames (RFC 6455, 5). All functions are pure. yucan_ws passes it the bytes that it receives.
 -module(yucan_ws_frame).
 
 -export([parse/3, size/1, encode/2, unmask/2, is_text/1, close_payload/2, parse_close/1]).

@@ -16,7 +16,8 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% The interval between checks of the certificate's expiry, which is also the longest pause after a failure, and the shortest such pause.
+%% `LOOK_MS' is the interval between checks of the certificate's expiry, and also the longest pause
+%% after a failed order. `RETRY_MS' is the shortest such pause.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
 %% The longest pause after a restart of the program. Authorities limit the number of failures per hour; Let's Encrypt allows five.
@@ -28,7 +29,7 @@
     names := [binary()],
     %% The directory for the account's key, the certificate and its key.
     folder := file:name_all(),
-    %% Addresses for the authority, such as `mailto:admin@example.org'; none by default.
+    %% Contact addresses for the authority, such as `mailto:admin@example.org'; none by default.
     contact => [binary()],
     %% The address of the authority's directory, which must be https; Let's Encrypt by default.
     directory => binary(),
@@ -50,7 +51,8 @@
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc Returns a child specification for a supervisor. The child may come before or after the server.
+%% @doc Returns a child specification for a supervisor. The child may be started before or after the
+%% server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
@@ -202,8 +204,9 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% Returns how many orders have failed, and how long to wait, in ms, before the next one. These are stored in a file, because a program that is
-%% restarted repeatedly must not place an order each time. If the options have changed, it may do so immediately.
+%% Returns how many orders have failed, and how long to wait, in ms, before the next one. Failures
+%% are recorded in a file, because a program that is restarted repeatedly must not place an order
+%% each time. If the options have changed, an order may be placed immediately.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of
@@ -269,7 +272,7 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls, directory := Direc
         Chain ->
             ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
             ok = file:write_file(Origin, Directory),
-            %% Without this, ssl would use the cached old file for some minutes.
+            %% Without this, ssl would use the cached old file for a few minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}
     catch

@@ -21,11 +21,11 @@ token(Token) ->
 -spec erase_token(binary()) -> ok.
 erase_token(Token) -> _ = persistent_term:erase({?MODULE, token, Token}), ok.
 
-%% @doc Stores the certificate that a client that uses the protocol acme-tls/1 gets for this name.
+%% @doc Stores the certificate for this name that is sent to clients of the protocol acme-tls/1.
 -spec put_certificate(Name :: binary(), [ssl:tls_server_option()]) -> ok.
 put_certificate(Name, Certificate) -> change(fun(All) -> All#{Name => Certificate} end).
 
-%% @doc Returns the certificate that a client that uses the protocol acme-tls/1 gets for this name.
+%% @doc Returns the certificate for this name that is sent to clients of the protocol acme-tls/1.
 -spec certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
 certificate(Name) -> maps:get(Name, certificates(), none).
 

@@ -226,7 +226,7 @@ answer(Bytes, Method, Url) ->
         _ -> fail("~ts: the answer is not HTTP", [Url])
     end.
 
-%% A connection that is cut off is treated as if the server had closed it.
+%% A connection that breaks is treated like one that the server has closed.
 body(#{<<"transfer-encoding">> := <<"chunked">>}, Bytes, Url) -> chunks(yucan_chunk:new(), Bytes, <<>>, Url);
 body(#{<<"content-length">> := Length}, Bytes, Url) ->
     Length =:= integer_to_binary(byte_size(Bytes)) orelse fail("~ts: the answer has ~b bytes where ~ts were announced", [Url, byte_size(Bytes), Length]),

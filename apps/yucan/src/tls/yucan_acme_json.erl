@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc JSON (RFC 8259) for ACME, because OTP before 27 does not include it. Objects are maps with binary keys. Pure.
+%% @doc JSON (RFC 8259) for ACME, because OTP before 27 does not include it. Objects are maps with binary keys. All functions are pure.
 -module(yucan_acme_json).
 
 -export([encode/1, decode/1]).

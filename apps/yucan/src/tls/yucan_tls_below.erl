@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport below OTP's ssl if a listener issues session tickets, for sockets that yucan has already accepted. ssl keeps the ticket key
-%% together with its own listening socket, and has no key for a connection that was accepted elsewhere. Through the option `cb_info', yucan_tls
-%% therefore makes ssl call `listen' and `accept' here, and both return the existing socket. The other functions are those of gen_tcp and inet.
+%% @doc The transport beneath OTP's ssl on listeners that issue session tickets, for sockets that
+%% yucan has already accepted. ssl keeps the ticket key together with its own listening socket, and
+%% has no key for a connection that was accepted elsewhere. Through the option `cb_info', yucan_tls
+%% therefore makes ssl call `listen' and `accept' in this module, and both return the existing
+%% socket. The other functions only call gen_tcp and inet.
 -module(yucan_tls_below).
 
 -export([with/2]).

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads a configuration file in the language of Yaws, with the directives that docs/options.md lists.
+%% @doc Reads a configuration file in the configuration language of Yaws, with the directives that
+%% docs/options.md lists.
 %%
 %% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line continues it on the next line, and
 %% double quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value parses values, and

@@ -1,9 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables that
-%% RFC 3875 defines, and others that scripts expect in practice.
+%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application
+%% such as php-fpm. The script gets the variables that RFC 3875 defines, and other variables that
+%% scripts expect in practice.
 %%
-%% The header `Proxy' never becomes HTTP_PROXY ("httpoxy"). A header whose name contains an underscore does not become a variable either, because X_A
-%% and X-A would be the same variable, and a proxy in front of this server may have checked only the latter. Values never contain NUL.
+%% The header `Proxy' never becomes HTTP_PROXY ("httpoxy"). A header whose name contains an
+%% underscore does not become a variable either, because X_A and X-A would be the same variable, and
+%% a proxy in front of this server may have checked only X-A. Values never contain NUL.
 -module(yucan_cgi).
 
 -export([respond/2]).
@@ -25,9 +27,11 @@
                   keep => boolean(),
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
-%% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables' override the standard ones.
-%% `max' is how many scripts may run concurrently, `keep' is whether connections to FastCGI applications are kept open, `body_bytes' is the size limit
-%% of the body, and `body' is the part of the body that has already been read.
+%% `program' runs the script itself, and `interpreter' runs that program with the script as its
+%% argument. `variables' override the standard ones. `max' is the maximum number of scripts that may
+%% run concurrently, `keep' says whether connections to FastCGI applications are kept open,
+%% `body_bytes' is the size limit of the body, and `body' is the part of the body that has already
+%% been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).

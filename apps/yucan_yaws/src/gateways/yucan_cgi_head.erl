@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Parses the head of a response from a script, php-fpm or a proxied server (RFC 3875, section 6) as it arrives.
 %%
-%% The head must contain a content type, a location or a status. Any other head is rejected, and the client gets a 502. Pure.
+%% The head must contain a content type, a location or a status. Any other head is rejected, and the client gets a 502. All functions are pure.
 -module(yucan_cgi_head).
 
 -export([new/0, feed/2]).

@@ -1,13 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs a CGI script, and ensures that none of its processes survive. The script is a source of bytes for {@link yucan_gateway}.
 %%
-%% The script gets only the given environment variables, and the request body as its standard input, followed by the end of file. A shell redirects
-%% the body from a file, because a port cannot close only its input side. The script shares the server's standard error.
+%% The script gets only the given environment variables, and the request body as its standard input,
+%% followed by end of file. A shell redirects the body from a file, because a port cannot close only
+%% its input side. The script shares the server's standard error.
 %%
-%% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or when its reader exits, the rest of that
-%% group is killed. While its reader is slow, the group is suspended (SIGSTOP), because a port has no flow control for the data that it reads. Each
-%% script has an Erlang process, which exits together with its reader. A shell that was started before the script sends the signals, because later
-%% there may be no free file descriptor with which to start a shell. This shell kills the group at the end of its input.
+%% The runtime makes each program the leader of a process group. When the script exits or is told to
+%% stop, or when its reader exits, the rest of that group is killed. While its reader is slow, the
+%% group is suspended (SIGSTOP), because a port has no flow control for the data that it reads. Each
+%% script has an Erlang process, which exits together with its reader. A shell that was started
+%% before the script sends the signals, because later there may be no free file descriptor with
+%% which to start a shell. When this shell reaches the end of its input, it kills the group.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -24,8 +27,8 @@
 
 -type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
-%% The file with the body is deleted when the script has opened it, and at the latest when the script has exited. `max' is how many scripts of this
-%% server may run concurrently.
+%% The file with the body is deleted when the script has opened it, and at the latest when the
+%% script has exited. `max' is the maximum number of scripts that may run concurrently in this VM.
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
@@ -118,8 +121,10 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% Returns the names of the variables whose values a port cannot pass: empty values, with which a port would unset the variable, and bytes that are
-%% not text. The shell decodes these values, which are in the variables in octal, because arguments would be visible to all users.
+%% Returns the names of the variables whose values a port cannot pass: empty values, with which a
+%% port would unset the variable, and bytes that are not text. The variables contain these values in
+%% octal, and the shell decodes them. Passing the values as arguments would make them visible to all
+%% users.
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 

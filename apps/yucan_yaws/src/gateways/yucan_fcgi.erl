@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Encodes and decodes FastCGI 1.0 records. Pure. Decoding arbitrary bytes returns a record, `more' if bytes are missing, or an error.
+%% @doc Encodes and decodes FastCGI 1.0 records. All functions are pure. Decoding arbitrary bytes returns a record, `more' if bytes are
+%% missing, or an error.
 %%
 %% A connection carries only one request at a time, whose ID is always 1, because php-fpm supports nothing else.
 -module(yucan_fcgi).
@@ -21,7 +22,7 @@
 -define(STDERR, 7).
 -define(RESPONDER, 1).
 -define(KEEP_CONN, 1).
-%% The content size of a record: a multiple of 8, as the specification recommends.
+%% The maximum content size of a record: a multiple of 8, as the specification recommends.
 -define(MAX_CONTENT, 65528).
 
 -type record_in() :: {stdout | stderr, binary()}
@@ -29,7 +30,8 @@
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' marks the end of that stream.
 
-%% @doc Encodes the record that begins a request. `Keep' is whether the application keeps the connection open afterwards.
+%% @doc Encodes the record that begins a request. `Keep' says whether the application keeps the
+%% connection open afterwards.
 -spec begin_request(Keep :: boolean()) -> iodata().
 begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
 begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).

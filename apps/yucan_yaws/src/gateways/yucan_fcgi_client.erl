@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a request to a FastCGI application, whose response is a source of bytes for {@link yucan_gateway}.
 %%
-%% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
-%% application may answer before it has read the whole body. If the application closes a pooled connection without a response, this is not an error
-%% for an idempotent request, which is repeated on a new connection.
+%% The process that begins a request is linked to the connection, so both end together. A large body
+%% is sent by a separate process, because the application may answer before it has read the whole
+%% body. If the application closes a pooled connection without a response, an idempotent request
+%% does not fail but is repeated on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
@@ -29,8 +30,9 @@
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
 
-%% @doc Connects, or takes a pooled connection, and sends the request. `Keep' is whether the connection may come from the pool and is returned to it
-%% afterwards. `Log' is called with the text that the application writes to its standard error.
+%% @doc Connects, or takes a pooled connection, and sends the request. `Keep' says whether the
+%% connection may come from the pool and is returned to it afterwards. `Log' is called with the text
+%% that the application writes to its standard error.
 -spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, false, Variables, Body, Log) ->
@@ -108,7 +110,8 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If sending fails, the body never ends for the application, until the process that reads the response closes the connection.
+%% If sending fails, the application waits for the rest of the body until the process that reads the
+%% response closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of
@@ -188,7 +191,7 @@ finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} =
         Source
     end.
 
-%% @doc Closes the request in any state, and with it the connection to the application.
+%% @doc Ends the request, whatever its state, by closing the connection to the application.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
     yucan_fcgi_pool:close(Socket),

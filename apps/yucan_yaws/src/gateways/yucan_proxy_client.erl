@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a request to a server behind this one, whose response is a source of bytes for {@link yucan_gateway}.
 %%
-%% The source returns the head as it arrived, and then the body without its framing. If the body is shorter than its announced length, that is an
-%% error.
+%% The source returns the head as it arrived, and then the body without its framing. A body that is
+%% shorter than its announced length is an error.
 -module(yucan_proxy_client).
 
 -export([open/4, read/2, close/1]).
@@ -110,7 +110,7 @@ more(#proxy{socket = Socket, buffer = Buffer, mode = Mode} = Source, TimeoutMs) 
         {error, Reason} -> {error, Reason, close(Source)}
     end.
 
-%% @doc Closes the connection in any state of the request.
+%% @doc Closes the connection, whatever the state of the request.
 -spec close(source()) -> source().
 close(#proxy{socket = Socket, sender = Sender} = Source) ->
     ok = gen_tcp:close(Socket),

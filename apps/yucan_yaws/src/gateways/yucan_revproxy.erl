@@ -14,7 +14,8 @@
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        %% The body can be deleted at this point: the process that sends the file has already opened it, or is right to fail.
+        %% The body can be deleted at this point, because the process that sends the file has
+        %% usually opened it by now. If it has not, it fails, which is correct.
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)

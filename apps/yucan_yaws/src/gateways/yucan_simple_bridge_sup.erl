@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The supervisor that `simple_bridge:start(yucan)' starts. Its child is a server whose handler is yucan_simple_bridge_anchor, at the address and
-%% port in the environment of the application simple_bridge (`address', by default loopback; `port', by default 8000). The variable `yucan' in that
-%% environment is a map with other options of yucan:start_link/1, such as `limits' and `access_log'; `tls' and `proxy_protocol' in it are options of
-%% the listener.
+%% @doc The supervisor that `simple_bridge:start(yucan)' starts. Its child is a server whose handler
+%% is yucan_simple_bridge_anchor, at the address and port in the environment of the application
+%% simple_bridge (`address', by default loopback; `port', by default 8000). The variable `yucan' in
+%% that environment is a map with other options of yucan:start_link/1, such as `limits' and
+%% `access_log'. Its keys `tls' and `proxy_protocol' are options of the listener.
 %%
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}

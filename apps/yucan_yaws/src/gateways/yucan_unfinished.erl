@@ -54,7 +54,7 @@ finish_new(Name, Target) ->
         {error, _} -> finish(Name, Target)
     end.
 
-%% @doc Deletes the file. Any process may call this function, and more than once.
+%% @doc Deletes the file. Any process may call this function, even repeatedly.
 -spec delete(file:name_all()) -> ok.
 delete(Name) ->
     _ = file:delete(Name),

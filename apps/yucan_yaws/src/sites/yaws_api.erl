@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Helper functions that modules written for Yaws call. They have the same names as in Yaws, and strings are lists of bytes, also as in Yaws.
+%% @doc Helper functions that modules written for Yaws call. The functions have the same names as in
+%% Yaws, and strings are lists of bytes, as they are there.
 -module(yaws_api).
 
 -export([url_decode/1, url_decode_q_split/1, url_encode/1, parse_query/1, parse_post/1, parse_multipart_post/1, parse_multipart_post/2,
@@ -73,7 +74,8 @@ parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 -spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
 
-%% @doc Like {@link parse_multipart_post/1}, but takes bytes. The second argument is the boundary, or the result of the previous call.
+%% @doc Like {@link parse_multipart_post/1}, but parses the given bytes. The second argument is the
+%% boundary, or the result of the previous call.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 

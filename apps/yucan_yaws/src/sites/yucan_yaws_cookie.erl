@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses `Cookie' and `Set-Cookie' headers into records of yaws_api.hrl, and formats these records as headers. Pure. Used by {@link yaws_api}.
+%% @doc Parses `Cookie' and `Set-Cookie' headers into records of yaws_api.hrl, and formats these records as headers. All functions are pure. Used by
+%% {@link yaws_api}.
 %%
 %% A comma separates cookies, like a semicolon (RFC 2109), whereas in RFC 6265 it is an ordinary character. If a text cannot be parsed, the result has
 %% no cookies at all.

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Generates HTML from terms, for yaws_api:ehtml_expand/1 and for modules that return `{ehtml, Term}'. Pure except for the functions in the term.
+%% @doc Generates HTML from terms, for yaws_api:ehtml_expand/1 and for modules that return `{ehtml, Term}'. It is pure, apart from the
+%% functions in the term.
 -module(yucan_yaws_ehtml).
 
 -export([expand/1]).

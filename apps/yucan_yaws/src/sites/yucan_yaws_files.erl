@@ -30,8 +30,9 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% Caches for a second that a path leads to a script. If a link replaces the script in the meantime, it reveals nothing, because anyone who can create
-%% the link could also create a script that reads the same file. Other files, whose content is shown, are not cached here.
+%% Caches for one second the fact that a path leads to a script. If a link replaces the script in
+%% the meantime, it reveals nothing, because anyone who can create the link could also create a
+%% script that reads the same file. Other files, whose content is shown, are not cached here.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of
@@ -87,8 +88,9 @@ kind(Path) ->
         Ending -> case is_source(Ending, Path) of true -> source; false -> static end
     end.
 
-%% Returns whether a file may be the source of a script: other extensions of PHP and CGI scripts, files that PHP scripts include, and files that
-%% editors leave next to a script.
+%% Returns whether a file may be the source of a script: a file with a less common extension of PHP
+%% or CGI scripts, a file that PHP scripts include, or a file that an editor has left next to a
+%% script.
 is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
 is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
 is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
@@ -97,7 +99,8 @@ is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<
 is_source(Ending, Path) ->
     Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
 
-%% A site without scripts has no sources of scripts, so these are ordinary files there.
+%% On a site without scripts, these files cannot be the source of a script, so they are ordinary
+%% files.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses multipart forms for modules written for Yaws, which read them part by part as `get_more' delivers the body. Pure. Used by
-%% {@link yaws_api}. The parser is {@link yucan_multipart}, which rejects everything that two parsers could interpret differently.
+%% @doc Parses multipart forms for modules written for Yaws, which read them part by part as `get_more' delivers the body. All functions are
+%% pure. Used by {@link yaws_api}. The parser is {@link yucan_multipart}, which rejects everything that two parsers could interpret differently.
 -module(yucan_yaws_form).
 
 -export([parse/2, parse/3]).
@@ -32,7 +32,8 @@ parse(#arg{headers = #headers{content_type = Type}, cont = Cont, clidata = Data}
         undefined -> begun(list_to_binary(Type), Bytes, Options)
     end.
 
-%% @doc Returns the parts in some bytes. The second argument is the boundary, or the result of the previous call.
+%% @doc Returns the parts in the given bytes. The second argument is the boundary, or the result of
+%% the previous call.
 -spec parse(binary(), string() | {cont, cont()}, [option()]) -> result().
 parse(Bytes, {cont, {State, Kind}}, _) -> fed(yucan_multipart:feed(Bytes, State), Kind);
 parse(Bytes, Boundary, Options) -> begun(<<"multipart/form-data; boundary=\"", (list_to_binary(Boundary))/binary, $">>, Bytes, Options).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Access to the `#headers{}' of modules written for Yaws: to a single header by its name, and to all headers as lines. Pure. Used by
-%% {@link yaws_api}.
+%% @doc Access to the `#headers{}' of modules written for Yaws: to a single header by its name, and to all headers as lines. All functions are
+%% pure. Used by {@link yaws_api}.
 %%
 %% A name is an atom, a binary or a string, and is not case-sensitive. Headers for which the record has no field are in `other'.
 -module(yucan_yaws_headers).
@@ -61,8 +61,8 @@ merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
 merged(_, undefined, Value) -> Value;
 merged(_, Before, Value) -> Before ++ ", " ++ Value.
 
-%% @doc Calls the function for each header, with its name in the form in which it is sent and its value, and returns the results. If a result is
-%% `{multi, Results}', all of these are added.
+%% @doc Calls the function for each header, with the header's name as it is sent and its value, and
+%% returns the results. If a result is `{multi, Results}', all of these are added.
 -spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
 lines(Format, #headers{other = Others} = Headers) ->
     Fields = [{capitalised(hyphens(Field)), Value}

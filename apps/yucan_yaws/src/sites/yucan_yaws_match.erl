@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Finds the parts of a configuration that apply to a request: the server (by the socket and the host name), the redirect with its target, the
-%% alias, and the appmod. Also checks whether a path is below another one. Pure.
+%% alias, and the appmod. Also checks whether a path is below another one. All functions are pure.
 %%
 %% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL; `/p == URL' does not. Both keep the query. There is
 %% exactly one slash between the URL and the path, even if the URL ends with several.
@@ -190,7 +190,7 @@ location_test_() ->
      ?_assertEqual(<<"http://www.example.com/a/">>, led(<<"/a/">>, Site)),
      ?_assertEqual(<<"http://www.example.com/a//b">>, led(<<"/a//b">>, Slash)),
      ?_assertEqual(<<"http://www.example.com//">>, led(<<"//">>, Site)),
-     %% Characters that could start another header stay escaped.
+     %% Characters that could start a new header stay escaped.
      ?_assertEqual(<<"http://www.example.com/a%20b/%0D%0AX:y?c=d">>,
                    location(hd(redirects(Site)), "", <<"/a%20b/%0D%0AX:y">>, <<"c=d">>)),
      ?_assertEqual(<<"http://own:81/redir/old/x">>, led(<<"/old/x">>, [{"/old", '=', "/redir"}])),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, converts it back to a request after they have rewritten it,
-%% collects their results into an outcome, and converts that to a response.
+%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, converts it
+%% back to a request after they have rewritten it, collects their results into an outcome, and
+%% converts the outcome to a response.
 %%
 %% The result of out/1 is a list, nested to any depth, of the tuples below. If only one tuple of a kind makes sense, the last one is used. `break'
 %% discards everything after it, and a redirect discards everything except headers. Any other term is an error in the module and causes a 500.
@@ -166,7 +167,7 @@ request() ->
         Req -> Req
     end.
 
-%% @doc Returns the arg for another path.
+%% @doc Returns the arg for a different path.
 -spec moved(yucan_req:req(), #arg{}) -> #arg{}.
 moved(Req, Arg) ->
     Arg#arg{server_path = path(Req), querydata = binary_to_list(yucan_req:query(Req)), pathinfo = undefined, appmoddata = undefined,
@@ -187,7 +188,7 @@ in_script(#{script := File, script_name := Name, path_info := Info, docroot := D
 
 %% ---- the result, pure
 
-%% @doc Returns the outcome of a result of out/1.
+%% @doc Converts a result of out/1 to an outcome.
 -spec collect(term()) -> outcome().
 collect(Result) -> element(2, item(Result, #{headers => [], body => [], next => none})).
 
@@ -351,8 +352,8 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc Returns the options for a static file. If the configuration has an expiry time for its type, the options contain how long the file stays
-%% fresh.
+%% @doc Returns the options for a static file. If the configuration has an expiry time for its type,
+%% the options say how long the file stays fresh.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

@@ -24,7 +24,7 @@ items(File, Arg) ->
         Error -> Error
     end.
 
-%% @doc Returns how often the page has been compiled.
+%% @doc Returns how many times the page has been compiled.
 -spec version(File :: binary()) -> non_neg_integer().
 version(File) ->
     {_, Version, _} = known(File),

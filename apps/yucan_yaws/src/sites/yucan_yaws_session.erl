@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stores sessions for modules written for Yaws: the data of a module under a random value, which the module sends as a cookie. Used by
-%% {@link yaws_api}.
+%% @doc Stores sessions for modules written for Yaws. A session associates a module's data with a
+%% random value, which the module sends as a cookie. Used by {@link yaws_api}.
 %%
 %% Sessions exist only in this process, and are lost when it exits or the node stops. A session ends when it has not been used for its lifetime, or
 %% earlier if the table is full and a new session is created.
@@ -19,7 +19,8 @@
                   deadline_s = 0 :: integer(),
                   %% The process to notify when the session ends.
                   cleanup :: pid() | undefined}).
-%% The cookies are also stored in the order of their deadlines, because a full table removes the session with the earliest deadline for each new one.
+%% The cookies are also stored in the order of their deadlines, because when the table is full, each
+%% new session replaces the one with the earliest deadline.
 -type sessions() :: {#{string() => #session{}}, Deadlines :: gb_sets:set({integer(), string()})}.
 
 %% @doc Starts the process; called by yucan_yaws_sup.

@@ -92,7 +92,7 @@ function linkDetail([a, b]) {
       const { fields, points: rows } = await ask(`api/history?of=link&node=${encodeURIComponent(node)}&peer=${encodeURIComponent(peer)}`);
       const all = rows.map((row) => ({ t: row[0] / 1000, v: points(Object.fromEntries(fields.map((field, at) => [field, row[at]]))) }));
       charts.forEach((chart, at) => chart.set([all.map(({ t }) => t), ...(all[0]?.v[at] ?? chart.series.map(() => 0)).map((_, one) => all.map(({ v }) => (node === a || at > 0) ? v[at][one] : v[at][1 - one]))]));
-    } catch { /* the stream goes on */ }
+    } catch { /* the stream continues */ }
   }
 
   // Both ends are queried when the link comes up or goes down, because either may know something that the other cannot.
