@@ -4,7 +4,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %%
 %% Prints facts about the compiled code for scripts/tidy, one per line:
-%%   calls TEXT                 a call of a function that does not exist, of a deprecated one, or of an application that apps.config does not allow
+%%   calls TEXT                 a call to a function that does not exist, to a deprecated one, or to an application that apps.config does not allow
 %%                              to be called; a local function that nobody calls
 %%   circle FOLDER MODULE...    the largest cycle of modules in a directory that call each other
 %%   export MODULE:NAME/ARITY   an exported function that nobody calls and no code names
@@ -39,7 +39,7 @@ add(Folder) ->
             Modules
     end.
 
-%% An application may not even call a suite or a benchmark.
+%% Owners also contains the directories of suites and benchmarks, so a call from an application to one of these is reported as well.
 wrong_dependencies({App, Needed, Called}, Terms, Calls, Owners) ->
     Folder = filename:join("apps", App),
     Allowed = [Folder | [filename:join("apps", Other) || Other <- Needed ++ Called]],
@@ -62,7 +62,7 @@ is_allowed(_, _) -> false.
 largest_circle(Folder, Calls, Owners) ->
     Graph = digraph:new(),
     [digraph:add_vertex(Graph, Module) || {Module, Owner} <- maps:to_list(Owners), Owner =:= Folder],
-    %% add_edge returns an error for a module in another directory, which has no vertex, and then adds nothing.
+    %% add_edge returns an error and adds nothing if a module is in a different directory, because that module has no vertex.
     [digraph:add_edge(Graph, From, To) || {From, To} <- Calls, From =/= To],
     Circles = [{length(Circle), lists:sort(Circle)} || Circle <- digraph_utils:cyclic_strong_components(Graph)],
     digraph:delete(Graph),
@@ -87,7 +87,7 @@ callbacks(Forms) ->
     lists:append([Behaviour:behaviour_info(callbacks) || {attribute, _, Word, Behaviour} <- Forms, lists:member(Word, [behaviour, behavior]),
                                                          {module, _} <- [code:ensure_loaded(Behaviour)], erlang:function_exported(Behaviour, behaviour_info, 1)]).
 
-%% Returns whether code could call the function by its names, as spawn and erpc do.
+%% Returns whether code could call the function by its module and name, as spawn and erpc do.
 is_named(Module, Name, Atoms) ->
     lists:any(fun({Other, #{Name := true} = In}) -> Other =:= Module orelse is_map_key(Module, In);
                  (_) -> false

@@ -241,7 +241,7 @@ chosen(Groups, #{only := Only}) ->
     [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
      || #{contenders := Names} = Group <- Groups].
 
-%% Leaves out the contenders that this machine lacks something for, and says why.
+%% Leaves out the contenders that this machine cannot run, and says why.
 measurable(Groups) ->
     Missing = [{Name, Why} || Name <- lists:usort(lists:append([Names || #{contenders := Names} <- Groups])), [Why | _] <- [beamway_bench_contender:missing(Name)]],
     {[Group#{contenders := [Name || Name <- Names, not lists:keymember(Name, 1, Missing)]} || #{contenders := Names} = Group <- Groups],

@@ -20,7 +20,7 @@ root(Folder) ->
 -spec path(file:filename()) -> file:filename().
 path(File) -> filename:join(root(), File).
 
-%% @doc Returns where in the checkout the file with this name is, which is in one of the directories of `bench'.
+%% @doc Returns the path of the file with this name, which is in one of the directories of the checkout's `bench'.
 -spec source(Name :: string()) -> file:filename().
 source(Name) ->
     [File] = filelib:wildcard("bench/*/" ++ Name, root()),

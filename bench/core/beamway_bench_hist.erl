@@ -31,7 +31,7 @@ add(Hist, Nanoseconds) ->
 total(Hist) ->
     count(snapshot(Hist)).
 
-%% @doc Returns the current counts. Other processes may continue to count meanwhile; each bucket is read once.
+%% @doc Returns the current counts. Other processes may continue to count in the meantime; each bucket is read once.
 -spec snapshot(t()) -> counts().
 snapshot(Hist) ->
     [{Bucket, Count} || Bucket <- lists:seq(1, ?BUCKETS),
@@ -65,7 +65,7 @@ rank(_, [{Bucket, _}]) -> middle(Bucket);
 rank(Rank, [{Bucket, Count} | _]) when Rank =< Count -> middle(Bucket);
 rank(Rank, [{_, Count} | Counts]) -> rank(Rank - Count, Counts).
 
-%% @doc Returns the total calls per second of the callers on all nodes, and their p99 in microseconds.
+%% @doc Returns the total calls per second of the callers on all nodes, and the 99th percentile of the calls' durations in microseconds.
 -spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
 rate_and_p99(Windows) ->
     Rate = lists:sum([count(Counts) * 1.0e9 / Elapsed

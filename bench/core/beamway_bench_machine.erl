@@ -7,11 +7,11 @@
 -export_type([waiting/0]).
 
 -type waiting() :: fun((LoadAverage :: float()) -> ok).
-%% Tells the user that a measurement waits until other work has ended.
+%% A function that tells the user that a measurement is waiting for other work to end.
 
 -define(QUIET_LOAD, 0.5).
 -define(LOOK_MS, 10000).
-%% How long a measurement waits until the load average has dropped after the previous one.
+%% How long a measurement waits for the load average to drop after the previous measurement.
 -define(QUIET_MS, 300000).
 
 %% @doc Returns the processor, memory and kernel.
@@ -103,8 +103,8 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc Returns how much time has been stolen since `StartS', in seconds since 1970, as text, if it was more than 1 % of one processor. `BeforeMs' is
-%% the value that stolen_ms/0 returned at that time.
+%% @doc Returns, as text, how much time has been stolen since `StartS' (in seconds since 1970), if it was more than 1 % of one processor's time.
+%% `BeforeMs' is the value that stolen_ms/0 returned at that time.
 -spec stolen(StartS :: integer(), BeforeMs :: non_neg_integer()) -> [unicode:chardata()].
 stolen(StartS, BeforeMs) ->
     {Ms, Stolen} = {1000 * max(1, erlang:system_time(second) - StartS), stolen_ms() - BeforeMs},

@@ -61,7 +61,7 @@ kill({OsPid, _} = Identity) ->
         false -> ok
     end.
 
-%% @doc Returns the context switches of all threads of a process since these started.
+%% @doc Returns the context switches of all threads of a process since the threads started.
 -spec switches(OsPid :: pos_integer()) -> switches().
 switches(OsPid) ->
     Threads = case file:list_dir(path(OsPid, "task")) of

@@ -106,7 +106,7 @@ significant(Probabilities) ->
     Ranked = lists:zip(lists:seq(1, Count), lists:sort(Probabilities)),
     lists:max([0.0 | [P || {Rank, P} <- Ranked, P =< ?DOUBT * Rank / Count]]).
 
-%% @doc Returns, of several lists of values (one for each direction of connecting), the list with the worse median.
+%% @doc Returns the list with the worse median out of several lists of values (one for each direction of connecting).
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
 worse(Better, Lists) ->
     Ordered = lists:sort([{median(Values), Tag, Values} || {Tag, Values} <- Lists]),

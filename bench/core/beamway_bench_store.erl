@@ -4,8 +4,8 @@
 %% Every result contains the name of its benchmark (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks
 %% any of these is neither written nor read.
 %%
-%% A result that is meant for the pages is refused if other work ran on the machine while it was measured, unless that is forced. Programs that are not
-%% written in Erlang call `scripts/figures begin' before they measure, and `scripts/figures store' afterwards.
+%% A result that is meant for the pages is rejected if other work ran on the machine while it was measured, unless storing it is forced. Programs that
+%% are not written in Erlang call `scripts/figures begin' before they measure, and `scripts/figures store' afterwards.
 -module(beamway_bench_store).
 
 -export([file/1, context/2, begun/3, begun_in/1, ended/1, publish/3, write/2, write_text/2, read/1, changed_tree/1, age/1, to_text/2]).
@@ -19,7 +19,7 @@
 -spec file(Name :: string()) -> file:filename().
 file(Name) -> filename:join([beamway_bench_checkout:root(), "bench", "results", Name ++ ".json"]).
 
-%% @doc Returns the fields that every result needs. It must be called before the measurement, which changes the machine's load average.
+%% @doc Returns the fields that every result needs. Call this before the measurement, because the measurement changes the machine's load average.
 -spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
 context(Bench, Command) ->
     #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
@@ -44,16 +44,16 @@ begun_in(File) ->
         {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}
     end.
 
-%% @doc Adds the reasons why the measurement that has just ended was disturbed (`noisy'). If the caller has set them, they stay: it knows that the
-%% result does not depend on what else the machine does.
+%% @doc Adds the reasons why the measurement that has just ended was disturbed (`noisy'). If the caller has set them, they are kept, because the
+%% caller knows that the result does not depend on other work on the machine.
 -spec ended(Object :: map()) -> map().
 ended(#{stolen_ms := StolenMs, measured_at := Start, machine := #{load_average := Load}} = Object) ->
     Noise = beamway_bench_machine:noise(Load) ++ beamway_bench_machine:stolen(Start, StolenMs),
     maps:merge(#{noisy => [unicode:characters_to_binary(Why) || Why <- Noise]}, maps:remove(stolen_ms, Object));
 ended(Object) -> Object.
 
-%% @doc Stores a result that is meant for the pages. If other work ran on the machine, it is stored only if that is forced; the pages mark it as noisy
-%% then.
+%% @doc Stores a result that is meant for the pages. If other work ran on the machine, it is stored only if that is forced; the pages then mark it as
+%% noisy.
 -spec publish(file:filename(), Object :: map(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
 publish(File, Object, Force) ->
     case ended(Object) of
@@ -236,7 +236,8 @@ write_test() ->
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
 
-%% A noisy result is refused unless it is forced; the file then says why it is noisy. One that does not depend on other work is always stored.
+%% A noisy result is rejected unless storing it is forced; the file then says why it is noisy. A result that does not depend on other work is always
+%% stored.
 publish_test_() ->
     {setup, fun() -> string:trim(os:cmd("mktemp -d")) end, fun file:del_dir_r/1,
      fun(Folder) ->
@@ -256,7 +257,7 @@ publish_test_() ->
               ?_assertEqual(#{<<"noisy">> => []}, Kept((Of(3.0))#{noisy => []}, false))]
      end}.
 
-%% The context of a program that is not written in Erlang survives its file.
+%% The context of a program that is not written in Erlang can be read back from its file.
 begun_test() ->
     {ok, Context} = begun("x", "y 'z'", true),
     Folder = string:trim(os:cmd("mktemp -d")),
@@ -271,7 +272,7 @@ begun_test() ->
 samples_test_() ->
     Result = #{<<"metrics">> => [], <<"figures">> => [1]},
     [?_assertEqual(#{<<"metrics">> => []}, without_samples(Result)), ?_assertEqual(Result#{<<"drawn">> => true}, without_samples(Result#{<<"drawn">> => true})),
-     %% A table is made from these.
+     %% A table is generated from these values.
      ?_assertEqual(#{<<"figures">> => [1]}, without_samples(#{<<"figures">> => [1]}))].
 
 read_test_() ->

@@ -3,7 +3,8 @@
 %%
 %% There are two methods, and the first that the user has permission for is used: the kernel's tracepoint, through count_syscalls (root only; it
 %% hardly slows the counted processes), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower. Counts per
-%% message are still roughly right, but they favour a contender that rings less often when it is slow. The result records which method was used.
+%% message are still roughly right, but they favour a contender that rings its doorbells less often when it is slow. The result records which method
+%% was used.
 -module(beamway_bench_syscalls).
 
 -export([during/2, warnings/0]).
@@ -42,7 +43,7 @@ probe() ->
         beamway_bench_tools:close(Idle, none)
     end.
 
-%% @doc Returns a note for readers of the counts about the method that was used.
+%% @doc Returns a note about the method that was used, for readers of the counts.
 -spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).

@@ -12,7 +12,7 @@
 -define(LINE_LENGTH, 1000).
 -define(START_MS, 60000).
 
-%% @doc Returns the error with which a benchmark fails if a program is missing that would be installed in the benchmark's overlay.
+%% @doc Returns the error with which a benchmark fails if a program that its overlay would contain is missing.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.

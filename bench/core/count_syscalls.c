@@ -42,7 +42,7 @@ static int read_number(const char *path, uint64_t *number)
     return found == 1 ? 0 : -1;
 }
 
-/* Mounts tracefs in such a way that only this process sees it. */
+/* Mounts tracefs so that only this process sees it. */
 static int mount_tracefs(void)
 {
     if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))

@@ -15,7 +15,7 @@
 -define(NODES, 4).
 -define(CALLERS, 100).
 -define(BYTES, 16).
-%% So many that a difference can be told from noise.
+%% Enough rounds to distinguish a difference from noise.
 -define(ROUNDS, 7).
 -define(WARM_MS, 150).
 -define(WINDOW_MS, 450).

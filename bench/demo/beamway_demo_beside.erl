@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the values in the demo's line on small calls during large transfers: how long a small call takes while 10 MB messages are sent in
-%% both directions between the same two nodes, once over stock distribution and once over Beamway.
+%% @doc Measures the values for the demo's line about small calls during large transfers: how long a small call takes while 10 MB messages are
+%% sent in both directions between the same two nodes, once over stock distribution and once over Beamway.
 -module(beamway_demo_beside).
 
 -export([run/2, text/1]).
 
 -type outcome() :: #{stock | beamway := [P99Us :: float()], mb := float()}.
-%% The 99th percentile in each round.
+%% The 99th percentile latency in each round.
 
 -define(BYTES, 10000000).
 -define(CAPACITY_MS, 500).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the values in the demo's line on network outages: two nodes on two hosts call each other while, for a moment, all connections between
-%% the hosts are reset and new ones rejected, over stock distribution and over Beamway.
+%% @doc Measures the values for the demo's line about network outages: two nodes on two hosts call each other while, for a moment, all connections
+%% between the hosts are reset and new ones rejected, over stock distribution and over Beamway.
 -module(beamway_demo_cut).
 
 -export([run/2, text/1]).

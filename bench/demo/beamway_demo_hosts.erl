@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the values in the demo's lines on two hosts: calls between two network namespaces on this machine, over TCP and over TLS, with stock
-%% distribution and with Beamway. `bench hosts' makes the full measurement.
+%% @doc Measures the values for the demo's lines about two hosts: calls between two network namespaces on this machine, over TCP and over TLS, with
+%% stock distribution and with Beamway. `bench hosts' makes the full measurement.
 -module(beamway_demo_hosts).
 
 -export([run/0, text/1]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the values in the demo's line on yucan: requests per second over keep-alive connections, compared with yaws if that is installed. The
-%% client is also written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
+%% @doc Measures the values for the demo's line about yucan: requests per second over keep-alive connections, compared with yaws if that is installed.
+%% The client is also written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
 -module(beamway_demo_http).
 
 -export([run/1, text/1, handle/2]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the values in the demo's line on rdpipe: runs the first example with the demo's own sshd, and measures the rate between two commands,
-%% compared with ssh. `bench pipe' makes the full measurement.
+%% @doc Measures the values for the demo's line about rdpipe: runs the first example with the demo's own sshd, and measures the rate between two
+%% commands, compared with ssh. `bench pipe' makes the full measurement.
 -module(beamway_demo_pipe).
 
 -export([run/0, text/1]).

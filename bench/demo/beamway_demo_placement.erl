@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates the demo's line on placement, which says which of the demo's nodes a query chooses, and why it rejects one of the others.
+%% @doc Creates the demo's line about placement, which says which of the demo's nodes a query chooses, and why it rejects one of the others.
 -module(beamway_demo_placement).
 
 -export([run/1, text/1, hold/2]).
@@ -8,7 +8,7 @@
 
 -define(QUERY, [{mem_available, ge, {100, mib}}, {workers, le, 1}]).
 
-%% @doc Starts placement on the nodes, starts two more workers on the first node than on the others, and queries it.
+%% @doc Starts placement and some workers on the nodes (two more on the first node than on each of the others), and makes a query.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_checkout:root(), "apps", "placement", "ebin"]),

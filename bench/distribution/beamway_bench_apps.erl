@@ -2,16 +2,16 @@
 %% @doc `bench apps': what do programs gain? The programs are mnesia, whose transactions are replicated to a second node, and a publish-subscribe
 %% service and presences in the manner of Phoenix ({@link beamway_bench_far_load}).
 %%
-%% The two nodes run on the same host, on hosts that are joined by veth, and on hosts that are joined by emulated paths of 1 Gbit/s, which are filled by
-%% four streams of large messages with plain `!' meanwhile. In the first part, operations start at a fixed rate, whether or not earlier ones have ended,
-%% and are measured from the time when they are due. In the second part, many processes make operations as fast as they can. The CPU time is that of
-%% both nodes; it is not measured during the streams, which would use most of it.
+%% The two nodes run on the same host, on hosts that are joined by veth, and on hosts that are joined by emulated paths of 1 Gbit/s. On these paths,
+%% four streams of large messages with plain `!' run at the same time. In the first part, operations start at a fixed rate, whether or not earlier ones
+%% have ended, and are measured from the time when they are due. In the second part, many processes perform operations as fast as they can. The CPU time
+%% is that of both nodes; it is not measured during the streams, which would use most of it.
 %%
 %% Then all TCP connections between the hosts are reset once, and new ones are rejected for 43 ms, while transactions and broadcasts continue. As in a
-%% cluster that discovers its nodes, both nodes try to connect again all the time. What counts is how many nodes have lost the other, how many of the
-%% operations did not reach the other node, and the longest of those that did. The benchmark needs root.
+%% cluster that discovers its nodes, both nodes keep trying to connect again. The results are how many nodes lost the other one, how many
+%% operations did not reach the other node, and how long the longest of the remaining operations took. The benchmark needs root.
 %%
-%% Tuned TCP was tuned for calls and streams that run alone, so it is not compared in latency during the streams.
+%% Tuned TCP was tuned for calls and streams that run alone, so its latency is not compared during the streams.
 -module(beamway_bench_apps).
 -behaviour(beamway_bench).
 
@@ -87,7 +87,7 @@ load(Load, Path, Cluster, Settings) ->
     [{rate, Done * 1.0e6 / Us}] ++ [{What, beamway_bench_stats:percentile(P, Times) / 1000} || {What, P} <- [{p50, 50}, {p99, 99}]]
         ++ [{cpu, (After - Before) / length(Times)} || not has_streams(Path)].
 
-%% Behind the streams, a transaction may take a second.
+%% While the streams run, a transaction may take a second.
 longer(false, Settings) -> Settings;
 longer(true, #{warm_ms := WarmMs, ms := Ms} = Settings) -> Settings#{warm_ms := 2 * WarmMs, ms := 3 * Ms div 2}.
 
@@ -125,7 +125,7 @@ cut(Path, #{contender := #{name := Name}, members := [#{os_pid := OsPid}, _]} = 
 %% Returns both ends of each TCP connection in the namespace.
 connections(Space) -> [lists:nthtail(2, string:lexemes(Line, " ")) || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established"), "\n")].
 
-%% Disturbs the nodes during the load, and returns what this did.
+%% Disturbs the nodes during the load, and returns the effects.
 around(#{members := [One, Two]} = Cluster, ConfirmMs, Disturb) ->
     [First, Second] = beamway_bench_nodes:names(Cluster),
     %% Mnesia would report errors on the terminal.
@@ -152,7 +152,7 @@ connect_again(Node) ->
     _ = net_kernel:connect_node(Node),
     receive after ?CONNECT_EVERY_MS -> connect_again(Node) end.
 
-%% @private Starts transactions and broadcasts at a fixed rate. Returns for each load how many failed, and the longest of the others.
+%% @private Starts transactions and broadcasts at a fixed rate. Returns, for each load, how many failed and how long the longest of the others took.
 -spec under_cut(ConfirmMs :: pos_integer()) -> #{transaction | pubsub => {Failed :: non_neg_integer(), LongestMs :: number()}}.
 under_cut(ConfirmMs) ->
     Ended = ets:new(?MODULE, [public, duplicate_bag]),
@@ -175,7 +175,7 @@ operate(pubsub, N, ConfirmMs) -> beamway_bench_pubsub:publish(N, beamway_bench_f
 
 summary(Outcomes) -> {length([Failed || {Failed, _} <- Outcomes, Failed =/= ok]), lists:max([0 | [Us || {ok, Us} <- Outcomes]]) / 1000}.
 
-%% @private Returns how many of the transactions under a cut this node has.
+%% @private Returns how many of the transactions that started around a cut this node has.
 -spec replicated() -> non_neg_integer().
 replicated() -> length([Key || {cut, _} = Key <- mnesia:dirty_all_keys(order)]).
 

@@ -2,10 +2,11 @@
 %% @doc `bench beside': how long does a small call, or a 100 KB message, take while four streams of large messages use the same connection with plain
 %% `!'?
 %%
-%% Each millisecond a `gen_server:call' with 64 B starts, whether or not the previous calls have returned (open loop). Its time is measured from its
-%% planned start, so that a delay of the sender counts in full. The streams send as fast as the connection permits. The nodes run on the loopback
-%% interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths with 1 Gbit/s. On loopback, the benchmark then also
-%% sends a 100 KB message every 10 ms in the same manner; that message's time ends when an answer of a few bytes arrives. The benchmark needs root.
+%% Every millisecond a `gen_server:call' with 64 B starts, whether or not the previous calls have returned (open loop). Its time is measured from
+%% its planned start, so that a delay of the sender counts in full. The streams send as fast as the connection permits. The nodes run on the
+%% loopback interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths with 1 Gbit/s. On loopback, the benchmark
+%% then also sends a 100 KB message every 10 ms in the same manner, and measures the time until an answer of a few bytes arrives. The benchmark needs
+%% root.
 %%
 %% Tuned TCP does not take part, because it was tuned for calls and streams that run alone: its large buffers are the wrong choice here.
 -module(beamway_bench_beside).

@@ -5,7 +5,7 @@
 %%
 %% `--path path_50ms' measures a long path with loss, on which Beamway uses several connections: 1 MB messages from one sender, which are also compared
 %% with eight streams of iperf3, and small calls alone and while 10 MB messages are sent. It is not measured unless it is named, because a TCP stream
-%% needs many seconds there until it shows its usual rate.
+%% needs many seconds there to reach its usual rate.
 -module(beamway_bench_between_hosts).
 -behaviour(beamway_bench).
 
@@ -39,7 +39,7 @@ prepare(Given, Speed) ->
 chosen(all) -> {ok, beamway_bench_net:names()};
 chosen(Text) -> beamway_bench_net:chosen(Text, beamway_bench_net:names() ++ [?LONG]).
 
-%% A TCP stream needs several round trips until it fills the path.
+%% A TCP stream needs several round trips to fill the path.
 settings([?LONG] = Paths, quick) -> (settings(Paths))#{warm_ms => 1000, window_ms => 2000, ms => 1000, iperf_s => 2, budget_ms => 36000};
 settings([?LONG] = Paths, full) -> (settings(Paths))#{warm_ms => 5000, window_ms => 10000, ms => 5000, iperf_s => 10};
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, window_ms => 400, iperf_s => 1, budget_ms => 36000 * length(Paths)};
@@ -87,7 +87,7 @@ measure_long(Path, #{members := [One, Two]} = Cluster, #{ms := Ms} = Settings) -
     maps:merge(measure_beside(Path, Cluster, Settings),
                maps:from_list([{alone_key(Path), beamway_bench_stats:percentile(99, Times) / 1000} | [{key(Path, Key), Figure} || {Key, Figure} <- maps:to_list(Stream)]])).
 
-%% Tuned TCP was not tuned for calls beside large messages; see beamway_bench_beside.
+%% Tuned TCP was not tuned for calls during large messages; see beamway_bench_beside.
 measure_beside(_, #{contender := #{name := tcp_tuned}}, _) -> #{};
 measure_beside(Path, Cluster, Settings) -> beamway_bench_beside:measure(Path, Cluster, Settings).
 

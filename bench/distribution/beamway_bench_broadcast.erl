@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a `pg' group?
 %%
-%% Each of the 16 nodes has one member: 12 nodes share a host, and the other 4 share another host behind 100 Mbit/s. The messages are sent first with
-%% `!' to each member, and then with a teleport broadcast, with the hosts as sites. The result is the number of bytes per message that cross the
-%% network interface of the first host, in both directions. The benchmark needs root.
+%% Each of the 16 nodes has one member: 12 nodes share a host, and the other 4 share another host behind a link of 100 Mbit/s. The messages are sent
+%% first with `!' to each member, and then with a teleport broadcast, with the hosts as sites. The result is the number of bytes per message that
+%% cross the network interface of the first host, in both directions. The benchmark needs root.
 -module(beamway_bench_broadcast).
 -behaviour(beamway_bench).
 
@@ -86,8 +86,8 @@ members(Count, Deadline) ->
         {Members, false} -> error({members_missing, Count, length(Members)})
     end.
 
-%% @doc Sends `Count' messages to all members. Returns the bytes that crossed the interface, and the microseconds until all members had received the
-%% messages.
+%% @doc Sends `Count' messages to all members. Returns the number of bytes that crossed the interface, and the time in microseconds until all
+%% members had received the messages.
 -spec round(beamway_bench_messages:way(), [pid()], Bytes :: pos_integer(), Count :: pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 round(Way, Members, Bytes, Count) ->
     Sites = maps:from_list([{node(Pid), host(node(Pid))} || Pid <- Members]),

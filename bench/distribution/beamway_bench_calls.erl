@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench calls': how many small calls per second does a server on another node answer? The benchmark compares `gen_server:call' over
+%% @doc `bench calls': how many small calls per second does a server on another node answer? The benchmark compares `gen_server:call' over the
 %% distribution with `teleport:call' over the same distribution, which does not create a monitor on the other node. With stock TCP, teleport uses its
 %% own connections.
 -module(beamway_bench_calls).

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench casts': what does `teleport:cast' cost compared with sending the same message with plain `!'?
 %%
-%% For both contenders, distribution uses Beamway's carrier over shared memory; the second contender also runs teleport. The CPU time is the total of
-%% both nodes, divided by the number of messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
+%% For both contenders, the distribution uses Beamway's carrier over shared memory; the second contender also runs teleport. The CPU time is the
+%% total of both nodes, divided by the number of messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
 -module(beamway_bench_casts).
 -behaviour(beamway_bench).
 

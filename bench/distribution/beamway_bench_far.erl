@@ -3,8 +3,9 @@
 %%
 %% The two nodes run in network namespaces that are joined by an emulated path with 100 Mbit/s or 1 Gbit/s and a round trip of 20 ms. One node
 %% replicates generated data to the other ({@link beamway_bench_far_load}). An operation is one record, message or delta, and ends when the other
-%% node's confirmation arrives. In the first part, an operation starts each millisecond, whether or not earlier ones have ended, and its duration is
-%% measured from that time. Stock distribution sustains this rate on both paths. In the second part, many processes replicate as fast as they can.
+%% node's confirmation arrives. In the first part, an operation starts every millisecond, whether or not earlier ones have ended, and its duration
+%% is measured from that time. Stock distribution sustains this rate on both paths. In the second part, many processes replicate as fast as they
+%% can.
 %%
 %% The bytes are those that the first node's network interface sends and receives, and the CPU time is that of both nodes. The benchmark needs root.
 -module(beamway_bench_far).
@@ -41,8 +42,8 @@ with_mnesia(Settings) ->
         _ -> {ok, Settings}
     end.
 
-%% A TCP stream needs several round trips until it fills the path, and the compressor first spends the CPU time that it has saved up while the link
-%% was idle.
+%% A TCP stream needs several round trips to fill the path, and the compressor first spends the CPU time that it has saved up while the link was
+%% idle.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, ms => 500, budget_ms => 30000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 2000, ms => 3000}.
 
@@ -90,8 +91,8 @@ full(Load, Cluster, Settings) ->
     [{rate, Done * 1.0e6 / Us}, {bytes_full, (maps:get(bytes, After) - maps:get(bytes, Before)) / Done}
      | [{share, 100 * compressed(Before, After) / sent(Before, After)} || sent(Before, After) > 0]].
 
-%% @doc Lets many processes make operations as fast as they can. Returns how many they made in how many microseconds, and what the function returned
-%% just before and just after.
+%% @doc Lets many processes perform operations as fast as they can. Returns how many they performed, in how many microseconds, and what the function
+%% returned just before and just after.
 -spec at_full_rate(beamway_bench_far_load:load(), beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), ms := pos_integer(), _ => _}, fun(() -> Sample)) ->
           {{Done :: non_neg_integer(), Us :: pos_integer()}, Before :: Sample, After :: Sample}.
 at_full_rate(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}, Sample) ->
@@ -108,7 +109,7 @@ at_full_rate(Load, Cluster, #{warm_ms := WarmMs, ms := Ms}, Sample) ->
 -spec on_near(beamway_bench_nodes:cluster(), module(), atom(), [term()]) -> term().
 on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args, ?WAIT_MS).
 
-%% Returns what has been used so far, and how many of the sent bytes had been compressed just before that.
+%% Returns the bytes and the CPU time used so far, and how many of the sent bytes had been compressed just before these were read.
 sample(Cluster) ->
     maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => beamway_bench_nodes:cpu_us(Cluster)}).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Generates the data that `bench far' replicates: a shop's orders as mnesia records, events of that shop as JSON, and presences in a chat.
 %%
-%% How well data can be compressed depends on the data, so this is what programs typically send: field names and structure repeat, names and text come
-%% from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are random. The kind and
-%% number of an item determine its content, so each contender and each run gets the same items. No item contains another item's identifiers.
+%% How well data can be compressed depends on the data, so these data resemble what programs typically send: field names and structure repeat, names
+%% and text come from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are random. The
+%% kind and number of an item determine its content, so each contender and each run gets the same items. No item contains another item's identifiers.
 -module(beamway_bench_far_data).
 
 -export([items/2]).

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of `bench far' and `bench apps' that runs inside the nodes: loads that replicate items from {@link beamway_bench_far_data} to another
+%% @doc The part of `bench far' and `bench apps' that runs inside the nodes: loads that replicate items from {@link beamway_bench_far_data} to another
 %% node and wait until that node has confirmed each.
 %%
-%% `mnesia' writes a record with `sync_dirty' to a table that both nodes hold in memory. `json' publishes a message to one of four queues. Each queue
+%% `mnesia' writes a record with `sync_dirty' to a table that both nodes keep in memory. `json' publishes a message to one of four queues. Each queue
 %% is a server that sends what a Ra leader sends for a RabbitMQ quorum queue: a log entry with a `basic_message', in an `append_entries_rpc' message
 %% that its replica on the other node answers. `presence' passes a delta to one of eight servers, which broadcast it like the shards of a
 %% Phoenix.Tracker. Phoenix does not confirm broadcasts; here the other node does, so that there is a time to measure.
@@ -28,8 +28,8 @@
 %% Each caller has one item in flight, about 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if the items
 %% are compressed to a quarter of their size.
 -define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000, transaction => 500, pubsub => 500}).
-%% The items of each kind add up to more than 1 MB, but the compressor's window holds only the last 64 KB. So when an item is sent again, it is no
-%% longer in the window.
+%% The items of each kind add up to more than 1 MB, but the compressor's window contains only the last 64 KB. So when an item is sent again, it is
+%% no longer in the window.
 -define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).
 -define(WAIT_MS, 60000).
 -define(TERM, 3).
@@ -70,8 +70,8 @@ connect(Node) ->
 -spec once(load()) -> ok.
 once(Load) -> (replicator(Load))().
 
-%% @doc Starts to replicate an item each millisecond, or a transaction every second millisecond, for `Ms' milliseconds. Returns for each the
-%% nanoseconds from its planned start to its confirmation.
+%% @doc Starts to replicate an item every millisecond, or a transaction every two milliseconds, for `Ms' milliseconds. Returns the time of
+%% each in nanoseconds, from its planned start to its confirmation.
 -spec paced(load(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 paced(Load, Ms) -> beamway_bench_messages:planned({case Load of transaction -> 2; _ -> 1 end, Ms}, replicator(Load)).
 

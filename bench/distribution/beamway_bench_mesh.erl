@@ -3,7 +3,7 @@
 %% nodes are killed during the calls.
 %%
 %% The memory for rings is limited, as on a real host: each node has rings for 16 of its links, and its other links must fall back to TCP and report
-%% that limit. After the kill, every surviving node must have lost the killed nodes and no others.
+%% that limit as the reason. After the kill, every surviving node must have lost the killed nodes and no others.
 -module(beamway_bench_mesh).
 -behaviour(beamway_bench).
 

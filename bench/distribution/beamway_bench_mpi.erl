@@ -25,7 +25,7 @@ find() ->
 -spec run(mpi(), Ms :: pos_integer(), Sizes :: [pos_integer()]) ->
           [{Size :: pos_integer(), P50 :: pos_integer(), P99 :: pos_integer()}].
 run(#{mpirun := Run, program := Program}, Ms, Sizes) ->
-    %% Without these options, mpirun refuses to run as root, and refuses to start more processes than there are processors.
+    %% Without these options, mpirun refuses to run as root or to start more processes than there are processors.
     Args = ["-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", Program
            | [integer_to_list(N) || N <- [Ms | Sizes]]],
     {Status, Lines} = beamway_bench_tools:run(Run, Args, 60000 + length(Sizes) * Ms),

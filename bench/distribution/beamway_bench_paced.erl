@@ -145,7 +145,7 @@ metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{peers => [20, 100]})],
     ?assertEqual([], [<<"paced_cpu_1">>, <<"paced_tcp_p50_100">>, <<"paced_tls_p99_4000">>, <<"paced_tcp_cpu_peers_100">>, <<"paced_idle">>] -- Names),
     ?assertEqual(lists:usort(Names), lists:sort(Names)),
-    %% What encryption costs a lone call.
+    %% Each TLS metric is also compared with Beamway over TCP, which shows what encryption costs a single call.
     ?assert(lists:all(fun(#{name := Name, baselines := Baselines}) -> binary:match(Name, <<"_tls_">>) =:= nomatch orelse lists:member(beamway_tcp, Baselines) end,
                       metrics(#{peers => []}))).
 -endif.

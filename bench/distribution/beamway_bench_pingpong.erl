@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench pingpong': how long does the round trip of a message take between two processes?
 %%
-%% It measures messages of several sizes. A 64-byte message is also measured while 1 MB messages are sent in both directions between the nodes. With
-%% and without `poll_us', it is measured while nothing else runs (quiet), and while, inside the nodes, a process that never sleeps competes for each
-%% processor (busy). Open MPI is measured as well: it polls shared memory without sleeping, and so shows what the machine itself can do.
+%% It measures messages of several sizes. A 64-byte message is also measured while 1 MB messages are sent in both directions between the nodes. It
+%% is also measured with and without `poll_us': while nothing else runs (quiet), and while processes that never sleep, one per processor, run inside
+%% the nodes (busy). Open MPI is measured as well: it polls shared memory without sleeping, and so shows what the machine itself can do.
 %%
-%% Last comes the ping-pong with which Proto.Actor compares itself (protoactor-go, examples/remote-benchmark): one process sends a million pings to a
-%% process on the other node without waiting, which answers each with a pong, and a third process counts the pongs. As there, the rate is two million
-%% messages divided by the time until the last pong, and there are no payloads. A quick run sends fewer.
+%% Last comes the ping-pong with which Proto.Actor compares itself (protoactor-go, examples/remote-benchmark): one process sends a million pings,
+%% without waiting, to a process on the other node. That process answers each ping with a pong, and a third process counts the pongs. As there, the
+%% rate is two million messages divided by the time until the last pong, and there are no payloads. A quick run sends fewer.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench recorder': what does it cost to observe a link from inside? It measures calls of 100 callers, a stream of messages of 64
+%% @doc `bench recorder': what does it cost to observe a link from inside? It measures calls by 100 callers, a stream of messages of 64
 %% bytes, and idle nodes with 153 links, with and without the flight recorder: the CPU time of all nodes, and the rates. It also measures
 %% the CPU time per call if the messages carry a trace context.
 %%

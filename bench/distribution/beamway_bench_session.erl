@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench session': what does it cost that a link outlives its connection? It measures calls of 100 callers, and streams of 64 B, 4 KB and 1 MB
+%% @doc `bench session': what does it cost to let a link outlive its connection? It measures calls by 100 callers, and streams of 64 B, 4 KB and 1 MB
 %% messages, over shared memory, TCP and TLS: the rates, and the CPU time of both nodes. Each link is compared with the same link between nodes with
-%% `resume_ms' 0, and if `--beside' names another checkout, which must be built, also with the same link of that checkout.
+%% `resume_ms' 0, and if `--beside' names another checkout, which must be built, also with the same link in that checkout.
 -module(beamway_bench_session).
 -behaviour(beamway_bench).
 

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How old the results are, and which of them to measure again. A result is as old as the number of commits since its own that have changed what
-%% it measures, or how; {@link beamway_bench_history} counts them.
+%% @doc How old the results are, and which of them to measure again. The age of a result is the number of later commits that have changed what it
+%% measures, or how it is measured; {@link beamway_bench_history} counts them.
 -module(beamway_bench_ages).
 
 -export([unknown_commits/0, too_old/0, marks/0, plan/1]).
 
 -define(MOST_COMMITS, 40).
 
-%% @doc Returns the results of commits that this branch does not have.
+%% @doc Returns the results that were measured at commits that this branch does not have.
 -spec unknown_commits() -> [unicode:chardata()].
 unknown_commits() ->
     case beamway_bench_history:known() of
@@ -97,7 +97,7 @@ minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case beamway_bench_published:read(Name) of
             {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =/= default, Before > 1 -> {Seconds / 60, Repeats, Before};
-            %% The stored run may have had fewer repeats than are planned now, and some programs always make only one.
+            %% The stored run may have had fewer repeats than are planned now, and some programs always make only one repeat.
             {ok, #{<<"seconds">> := Seconds}} -> {max(Guess, Seconds / 60), 1, 1};
             _ when Repeats =:= default -> {Guess, 1, 1};
             _ -> {Guess, min(9, Repeats), 9}

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws a chart of ratios as SVG. Each question has a row that shows a dot and an interval for each rival, on a logarithmic axis.
 %%
-%% The functions are pure; {@link beamway_bench_pictures} creates the rows from stored results, and {@link placement_svg} has the colours and fonts. The
-%% picture is as wide as a page, 830 pixels.
+%% The functions are pure; {@link beamway_bench_pictures} creates the rows from stored results, and {@link placement_svg} contains the colours and
+%% fonts. The picture is as wide as a page, 830 pixels.
 -module(beamway_bench_dots).
 
 -import(placement_svg, [text/4, line/5]).

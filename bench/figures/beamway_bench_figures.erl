@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes the numbers in the documents. `bench/figures.config' specifies which stored results each table and picture is made from
-%% ({@link beamway_bench_published}).
+%% @doc Writes the numbers in the documents. `bench/figures.config' specifies the stored results from which each table and picture is
+%% generated ({@link beamway_bench_published}).
 %%
 %% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name is inserted between them. Under each table,
 %% the page lists the results that the table is based on, with commit, day, machine, repeats and command. A result that was measured on a modified

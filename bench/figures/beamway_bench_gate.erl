@@ -10,13 +10,13 @@
 -type mark() :: {Result :: string(), Commit :: string(), old | not_here}.
 %% An entry of `bench/stale'.
 
-%% All results together; every clone downloads them.
+%% The maximum size of all results together, which every clone downloads.
 -define(MOST_BYTES, 700000).
 %% The width of a page, in pixels.
 -define(PAGE, 830).
 
-%% @doc Checks the size of all results together, that one of the pages shows each picture, and that the pictures have one style. Files of quick runs are
-%% only for the user.
+%% @doc Checks the size of all results together, that one of the pages shows each picture, and that all pictures have the same style. Files of quick
+%% runs are only for the user.
 -spec files(Root :: file:filename(), Pages :: [binary()]) -> [unicode:chardata()].
 files(Root, Pages) ->
     Kept = fun(Pattern) -> [File || File <- filelib:wildcard(Pattern, Root), string:find(File, "-quick.") =:= nomatch] end,
@@ -41,7 +41,8 @@ found(Text, Pattern) ->
         nomatch -> []
     end.
 
-%% @doc Checks that the verdicts of a result count: it needs enough repeats, and no other work may have run meanwhile. `Entries' are its metrics with verdicts.
+%% @doc Checks that the verdicts of a result count: it needs enough repeats, and no other work may have run at the same time. `Entries' are its metrics with
+%% verdicts.
 -spec weak(Entries :: [map()], IsNoisy :: boolean()) -> [unicode:chardata()].
 weak([], _) -> [];
 weak(Entries, IsNoisy) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws measurements as an SVG picture with a panel for each quantity and a line for each contender or node. The functions are pure, and
-%% {@link placement_svg} has the colours and fonts. A picture is as wide as a page, 830 pixels.
+%% {@link placement_svg} contains the colours and fonts. A picture is as wide as a page, 830 pixels.
 %%
 %% Each point of a line has an interval, which is drawn as a bar through a dot or, if there are many points, as a band around the line. A linear scale
 %% starts at 0, so that a flat line looks flat. If intervals are bands, the first line is thicker, so that it stays visible below a line that covers it.
@@ -13,7 +13,7 @@
 -type point() :: {X :: number(), Low :: number(), Middle :: number(), High :: number()}.
 -type scale() :: linear | log.
 -type axis() :: #{scale := scale(), from := number(), to := number(), unit := unicode:chardata(), ticks => [{number(), unicode:chardata()}]}.
-%% The unit follows the label of the last tick. Without `ticks' these are round numbers, and the scale must be linear and start at 0.
+%% The unit follows the label of the last tick. Without `ticks' the ticks are at round numbers, and the scale must be linear and start at 0.
 -type panel() :: #{title := unicode:chardata(), lines := [[point()]], note => unicode:chardata(), alarm => boolean()}.
 %% `note' is printed to the right of the title, in red if `alarm' is set.
 -type picture() :: #{title := unicode:chardata(), x := axis(), legend := [unicode:chardata()], panels := [panel()],
@@ -21,7 +21,7 @@
                      spread => {bars | bands, unicode:chardata()}, %% how intervals are drawn, and their legend
                      y => scale(),
                      height => pos_integer(),                      %% of a panel
-                     shaded => {To :: number(), unicode:chardata()}}. %% the beginning of the x axis is shaded up to here; its legend
+                     shaded => {To :: number(), unicode:chardata()}}. %% the x axis is shaded from its beginning to this value; the legend of the shading
 %% The legend has an entry for each line of a panel.
 
 -define(WIDTH, 830).
@@ -45,7 +45,7 @@ draw(#{title := Title, panels := Panels} = Given) ->
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
-%% Returns the keys, in as many lines as they need, and where the panels begin.
+%% Returns the keys of the legend, in as many lines as they need, and the position at which the panels begin.
 legend(#{legend := Names} = Picture, Top) ->
     Keys = [{placement_svg:series(N), Name} || {N, Name} <- numbered(Names), length(Names) > 1]
         ++ [{case How of bars -> "bar"; bands -> "band s1" end, Text} || #{spread := {How, Text}} <- [Picture]]

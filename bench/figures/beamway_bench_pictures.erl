@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The pictures on the pages that are drawn from stored results. Each contains the data that it shows, so a check can compare them.
+%% @doc The pictures on the pages that are drawn from stored results. Each contains the data that it shows, so that a check can compare these data
+%% with the results.
 -module(beamway_bench_pictures).
 
 -export([all/0, outdated/1, draw/1]).

@@ -90,7 +90,8 @@ what_stands_twice_is_refused_test_() ->
      ?_assertEqual(["chart \"a\"", "paths"], [unicode:characters_to_list(One) || One <- twice([{chart, "a", "", [], []}, {paths, #{}}, {chart, "a", "", [], []}, {paths, #{}}])]),
      ?_assertEqual([], twice(config()))].
 
-%% Every file in bench/results must be in the plan. An entry that does not list what it measures would immediately count as outdated.
+%% Every file in bench/results must be listed in bench/figures.config. An entry that does not list what it measures would immediately count as
+%% outdated.
 every_result_is_known_test() ->
     Files = [File || Pattern <- ["*.json", "*/*.json"], File <- filelib:wildcard(Pattern, beamway_bench_checkout:path("bench/results"))],
     Known = [Name ++ ".json" || {Name, _} <- results()],

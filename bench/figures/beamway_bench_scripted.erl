@@ -12,8 +12,8 @@ begun(Name, Command, Force) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Stores a result that another program has measured and printed, as a JSON object that arrives on standard input. `File' holds the context that
-%% begun/3 printed before the measurement.
+%% @doc Stores a result that another program has measured and printed, as a JSON object that arrives on standard input. `File' contains the context
+%% that begun/3 printed before the measurement.
 -spec store(file:filename(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
 store(File, Force) ->
     case beamway_bench_store:begun_in(File) of
@@ -33,7 +33,7 @@ input() ->
         Line -> [Line | input()]
     end.
 
-%% @doc Writes these results again in the current form, without what is no longer kept. A result that has not been measured is skipped.
+%% @doc Rewrites these results in the current form, without the data that are no longer kept. A result that has not been measured is skipped.
 -spec compact(Names :: [string()]) -> ok | {error, unicode:chardata()}.
 compact([]) -> ok;
 compact([Name | Names]) ->

@@ -120,7 +120,7 @@ pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
 across([_, Own, _, Ratio]) ->
     case Own =:= ?AGAIN of true -> Own; false -> [Own, ", ", Ratio] end.
 
-%% The release of OTP is that of the first of these results that has been measured.
+%% The OTP release in the heading is that of the first of these results that has been measured.
 heading(Heading, Shown) -> [Heading | [[", OTP ", Otp] || Otp <- lists:sublist([Of || {_, #{<<"versions">> := #{<<"otp">> := Of}}} <- Shown], 1)]].
 
 from(Names) -> ["From ", lists:join(", ", [dated(Name, beamway_bench_published:shown(Name)) || Name <- unique(Names)]), ".\n"].
@@ -167,7 +167,7 @@ verdicts() ->
                          || {table, _, {metrics, _, Results}} <- beamway_bench_published:config(), has_verdicts(Results), {Name, Metrics} <- Results, Metric <- Metrics]),
     [Entry || {Name, Metric} <- Asked, {_, #{<<"metrics">> := Entries}} <- [beamway_bench_published:shown(Name)], Entry <- named(Metric, Entries), judgement(Entry, 1.0) =/= null].
 
-%% @doc Returns the results whose verdicts do not count, because they have too few repeats, or because other work ran on the machine meanwhile.
+%% @doc Returns the results whose verdicts do not count, because they have too few repeats, or because other work ran on the machine at the same time.
 -spec too_weak() -> [unicode:chardata()].
 too_weak() ->
     Named = lists:usort([Name || {table, _, {metrics, _, Results}} <- beamway_bench_published:config(), has_verdicts(Results), {Name, _} <- Results]),

@@ -364,7 +364,7 @@ answer(Socket, Ms) ->
         {error, _} -> ok
     end.
 
-%% Two processes share five connections to yucan, which refuses unmasked frames.
+%% Two processes share five connections to yucan, which rejects unmasked frames.
 websockets_test_() ->
     {timeout, 60, fun() ->
         {ok, _} = application:ensure_all_started(yucan),

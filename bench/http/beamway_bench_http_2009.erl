@@ -75,7 +75,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [list_to_integer(F) || F <- Found].
 
-%% Returns the highest offered rate such that, at this rate and all lower ones, every request was answered in all attempts.
+%% Returns the highest offered rate up to which every request was answered in all attempts.
 best(Rows) ->
     Good = lists:takewhile(fun({_, Attempts}) -> lists:all(fun(Errors) -> Errors == 0 end, Attempts) end, Rows),
     case Good of

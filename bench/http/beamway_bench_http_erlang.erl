@@ -68,7 +68,7 @@ yucan(Listen, Folder, Backlog) ->
     Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
     {ok, _} = yucan:start(#{listen => Listen, routes => Routes, limits => #{backlog => Backlog}}).
 
-%% php-fpm runs the scripts in the directory. The server is started with a configuration file, as a user would do it.
+%% php-fpm runs the scripts in the directory. The server is started with a configuration file, as a user would start it.
 fastcgi(Port, Folder) ->
     File = filename:join(filename:dirname(Folder), "yucan.conf"),
     ok = file:write_file(File, ["<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
@@ -91,7 +91,7 @@ handle(Req, upload) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))}.
 
-%% @private Returns the handlers of cowboy, and the start of a WebSocket of yucan.
+%% @private The callback `init' of cowboy's handlers and of yucan's WebSockets.
 -spec init(term(), hello | json | upload | cowboy | yucan) -> {ok, term(), term()} | {cowboy_websocket, term(), cowboy} | {ok, yucan}.
 init(_, yucan) -> {ok, yucan};
 init(Req, cowboy) -> {cowboy_websocket, Req, cowboy};

@@ -14,7 +14,7 @@
               | tls | ktls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
               %% The same nodes as those of another contender, but without the feature that is measured; see beamway_bench_recorder.
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
-              %% Those of beamway_bench_session.
+              %% The contenders of beamway_bench_session.
               | beamway_no_resume | beamway_tcp_no_resume | beamway_tls_no_resume | beamway_other | beamway_tcp_other | beamway_tls_other
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
@@ -151,7 +151,7 @@ stock_has_nothing_of_ours_test_() ->
     [?_assertMatch(#{args := [], env := [], link := stock}, maps:get(tcp, All)),
      ?_assertNot(lists:member("-proto_dist", maps:get(args, maps:get(tcp_tuned, All))))].
 
-%% Whatever this machine has, the two sources of the answer agree.
+%% Whatever is installed on this machine, missing/1 agrees with what this test itself finds there.
 what_is_missing_is_said_test_() ->
     [?_assertEqual([], missing(tcp)),
      ?_assertEqual(os:find_executable("mptcpize") =/= false andalso file:read_file("/proc/sys/net/mptcp/enabled") =:= {ok, <<"1\n">>}, missing(tcp_mptcp) =:= []),

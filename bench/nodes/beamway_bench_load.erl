@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echo processes, streams, and processes that only
+%% @doc The part of the benchmarks that runs inside the nodes: callers in a tight loop, echo processes, streams, and processes that only
 %% burn CPU time.
 %%
-%% A keeper process, registered under the name of the load, owns the load's processes and the histogram of their calls. {@link window/1} records for a
-%% while the calls of the load that has the default name. If a caller fails, the keeper records the failure and the next measurement returns an error,
-%% because a benchmark of failing calls would look fast.
+%% A keeper process, registered under the name of the load, owns the load's processes and the histogram of their calls. {@link window/1} records, for
+%% a given time, the calls of the load that has the default name. If a caller fails, the keeper records the failure and the next measurement returns
+%% an error, because a benchmark of failing calls would look fast.
 -module(beamway_bench_load).
 
 -export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, pings/2, echo/1, socket_bytes/0, kernel_does/1, watch/1, nodedown_at/1]).
@@ -254,7 +254,7 @@ receive_stream(Sender, Batch, Left, Count) ->
     end.
 
 %% @doc Sends this many pings to a process on the node without waiting for answers, and returns how long it took until the last pong arrived, in
-%% nanoseconds. One process sends and another one counts the pongs.
+%% nanoseconds. One process sends the pings, and another counts the pongs.
 -spec pings(node(), Count :: pos_integer()) -> Ns :: pos_integer().
 pings(Node, Count) ->
     Answering = spawn_link(Node, ?MODULE, pong_loop, [self()]),

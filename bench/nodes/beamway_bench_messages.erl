@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the message benchmarks that runs inside the nodes: the ring benchmark of the library on which teleport is modelled, processes that
+%% @doc The part of the message benchmarks that runs inside the nodes: the ring benchmark of the library on which teleport is modelled, processes that
 %% call a server, processes that send messages, paced streams of large messages, and a heartbeat that runs at the same time.
 %%
 %% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
@@ -123,7 +123,7 @@ call_loop(Way, Server, Count) ->
     ok = counters:add(Count, 1, 1),
     call_loop(Way, Server, Count).
 
-%% ---- a heartbeat beside large messages ----
+%% ---- a heartbeat during large messages ----
 
 %% @doc Starts a process that receives messages and confirms each with a few bytes over stock distribution.
 -spec start_sink() -> true.
@@ -174,7 +174,8 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
 -spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float() | infinity) -> ok.
 start_streams(Way, Node, Bytes, Rate) -> start_streams(?KEEPER, Way, Node, Bytes, Rate).
 
-%% @doc Like {@link start_streams/4}, but the streams have a name for {@link done/1} and {@link stop/1}, so that the node can run another load meanwhile.
+%% @doc Like {@link start_streams/4}, but the streams have a name for {@link done/1} and {@link stop/1}, so that the node can run another load at the
+%% same time.
 -spec start_streams(Name :: atom(), way(), node(), Bytes :: pos_integer(), Rate :: float() | infinity) -> ok.
 start_streams(Name, Way, Node, Bytes, Rate) ->
     EveryUs = case Rate of infinity -> 0; _ -> round(4 * 1.0e6 / Rate) end,
@@ -195,7 +196,7 @@ start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
     keep(?KEEPER, finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
 
 %% @doc Starts `Processes' processes that call the function in a loop until {@link stop/0} is called; {@link done/0} counts the calls. A process that is
-%% told to stop finishes its call first, because a database must not lose a transaction's coordinator in the middle.
+%% told to stop finishes its call first, because a database must not lose the coordinator of a transaction in progress.
 -spec start_loops(Processes :: pos_integer(), fun(() -> term())) -> ok.
 start_loops(Processes, Call) -> keep(?KEEPER, finish, lists:duplicate(Processes, fun(Count) -> loop(Call, Count) end)).
 
@@ -308,8 +309,8 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
         false -> beats(Way, Server, Beat, PauseMs, Deadline, [Took | Acc])
     end.
 
-%% @doc Makes a 64-byte call each millisecond for `Ms' milliseconds, each in its own process. Waits for all of them, and returns for each the
-%% nanoseconds from its planned start to its answer.
+%% @doc Makes a 64-byte call every millisecond for `Ms' milliseconds, each in its own process. Waits for all of them, and returns the time of
+%% each in nanoseconds, from its planned start to its answer.
 -spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_calls(Way, Node, Ms) ->
     Beat = binary:copy(<<"h">>, 64),
@@ -323,8 +324,8 @@ planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     planned({EveryMs, Ms}, fun() -> taken = beat(Way, Server, Request) end).
 
-%% @doc Calls the function every `EveryMs' milliseconds for `Ms' milliseconds, each time in its own process. Waits for all of them, and returns for
-%% each the nanoseconds from its planned start to its return.
+%% @doc Calls the function every `EveryMs' milliseconds for `Ms' milliseconds, each time in its own process. Waits for all of them, and returns the
+%% time of each in nanoseconds, from its planned start to its return.
 -spec planned({EveryMs :: pos_integer(), Ms :: pos_integer()}, fun(() -> term())) -> [non_neg_integer(), ...].
 planned({EveryMs, Ms}, Call) ->
     First = erlang:monotonic_time(millisecond) + 2,

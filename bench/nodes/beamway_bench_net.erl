@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates the networks on which benchmarks measure, out of network namespaces of this machine that are joined by veth or by an emulated path.
-%% This needs root.
+%% @doc Creates the networks on which benchmarks run, from network namespaces of this machine that are joined by veth or by an emulated path. This
+%% needs root.
 -module(beamway_bench_net).
 
 -export([names/0, chosen/2, chosen_or_loopback/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
@@ -11,7 +11,7 @@
 %% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
-%% @doc Returns the networks on which `bench hosts' measures if none is named.
+%% @doc Returns the networks on which `bench hosts' runs if none is named.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
@@ -95,7 +95,7 @@ with(Name, {ok, Made}, Fun) ->
 
 of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Addresses).
 
-%% Reports it if the machine was too busy to emulate the path on time.
+%% Reports by how much packets were late, because the machine may have been too busy to emulate the path on time.
 close_path(Name, Path) ->
     try beamway_path:counters(Path) of
         #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->

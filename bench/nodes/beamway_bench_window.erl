@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Counts what the nodes of a cluster do within a window of time, and how much CPU time all of them take for it.
+%% @doc Counts the operations that the nodes of a cluster complete within a window of time, and measures the CPU time that all nodes use for them.
 -module(beamway_bench_window).
 
 -export([start/3, stop/1, of_calls/2, of_stream/3, take/2, cost/1, rate/1]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Builds a network of hosts below a tree of bridges whose links have a limited rate, out of network namespaces. It needs root.
+%% @doc Uses network namespaces to build a network of hosts below a tree of bridges whose links have a limited rate. This needs root.
 %%
 %% All bridges are in one namespace; each host has its own namespace and one address. A link between two bridges is a pair of veth devices with a
 %% token bucket (tc tbf) at both ends, so that its traffic is queued.

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(ROOT, "rdpipe/test/hosts"))
 from hosts import Failure, Hosts, run, wait_for  # noqa: E402
 
 PROGRAMS = os.path.join(ROOT, "rdpipe/build/bin")
-FAR_PORT = 2222  # of the sshd at the end of a long path
+FAR_PORT = 2222  # the port of the sshd at the end of a long path
 
 
 class Meter:

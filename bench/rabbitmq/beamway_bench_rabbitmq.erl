@@ -2,14 +2,14 @@
 %% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server. One publisher and one consumer
 %% use a quorum queue, a stream and a classic mirrored queue, which RabbitMQ 4 no longer has, with small, medium and large messages.
 %%
-%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message uses the carrier to reach the
-%% leader. It also uses it to reach the replicas and the consumer of a queue. A stream is replicated over other connections, and its consumer reads
-%% from the replica on node 3. The client is written in C (rabbitmq_load.c), so that it takes as little CPU time as possible away
-%% from the brokers. Rates are measured with a window of unconfirmed messages. Latencies and CPU time are measured at a fixed, much lower rate, which is
-%% the same for all contenders.
+%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message reaches the leader over the carrier.
+%% From a queue's leader it also reaches the replicas and the consumer over the carrier. A stream is replicated over other connections, and its consumer
+%% reads from the replica on node 3. The client is written in C (rabbitmq_load.c), so that it takes as little CPU time as possible away from the
+%% brokers. Rates are measured with a window of unconfirmed messages. Latencies and CPU time are measured at a fixed, much lower rate, which is the same
+%% for all contenders.
 %%
 %% All nodes run on this machine, or with `--part hosts' each in a network namespace. There, all connections of node 2 to the other nodes are cut for
-%% 43 ms at the end of a turn, while messages are published at the fixed rate. A cluster that has lost a node by this is replaced.
+%% 43 ms at the end of a turn, while messages are published at the fixed rate. A cluster that has lost a node because of this is replaced.
 %%
 %% `bin/beamway' runs this benchmark in an overlay (scripts/in-overlay), in which the servers are installed and their files are kept in memory,
 %% because a disk would hide the effect of the carrier. All clusters run for the whole benchmark and are removed together with the overlay; a cluster
@@ -139,7 +139,7 @@ start_cluster(Name, Called, Names, Hosts, #{contenders := Contenders, part := Pa
 
 queue(Queue, Bytes) -> lists:flatten([atom_to_list(Queue), "_", beamway_bench_text:size_text(Bytes)]).
 
-%% The replicas of a stream start after it was declared, and until then it has no consumers on their nodes.
+%% The replicas of a stream start some time after the stream has been declared. Until then, it cannot be consumed on their nodes.
 is_usable(Cluster, Queue, Bytes) ->
     Program = beamway_bench_tools:open(load_program(), words(Cluster, Queue, Bytes, [1, 0, 0, 1])),
     {Status, _} = outcome(Program),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The mixed load of a soak test. It runs on each of the soak's nodes and checks its own results.
 %%
-%% For every other node there are callers, whose answers must equal what they sent; streams of messages from 64 B to 1 MB, evenly distributed over the
+%% For every other node there are callers, which must get back what they sent; streams of messages from 64 B to 1 MB, evenly distributed over the
 %% orders of magnitude, whose receiver checks order and content; processes that are linked and monitored across nodes and exit with a reason that must
 %% arrive; and crowds of processes that start, create a table each, make a call and exit. A lost connection does not count as an error, because all
-%% activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
+%% activities restart after it. Every other deviation does: {@link counts/0} includes the number of errors, and {@link errors/0} the first few.
 -module(beamway_soak_load).
 
 -export([start/2, stop/0, counts/0, errors/0, leak/0]).

@@ -46,7 +46,7 @@ points(Key, Node, Samples) ->
 summed([First | _] = Work) ->
     maps:map(fun(Name, _) -> lists:sum([maps:get(Name, OfNode) || OfNode <- Work]) end, First).
 
-%% @doc Returns, for each node, which values at rest have risen by more than is allowed during the run.
+%% @doc Returns, for each node, the values at rest that have risen during the run by more than is allowed.
 -spec risen_at_rest([beamway_soak_sample:raw()], [beamway_soak_sample:raw()]) ->
           [#{node := pos_integer(), figure := atom(), before := number(), 'after' := number()}].
 risen_at_rest(Before, After) ->

@@ -18,7 +18,7 @@
 -type finding() :: #{verdict := flat | grows | too_short,
                      median := float(), growth := float(), low := float(), high := float(),
                      limit := float(), judged_s := float()}.
-%% `growth', `low' and `high' are for the whole judged time.
+%% `growth', `low' and `high' refer to the whole judged time.
 
 -define(STRETCHES, 40).
 -define(STRETCHES_MIN, 8).
@@ -56,7 +56,7 @@ span(Points) ->
     Times = [TimeS || {TimeS, _} <- Points],
     float(lists:max(Times) - lists:min(Times)).
 
-%% Divides the time into at most `Count' intervals, and returns for each the medians of its times and values.
+%% Divides the time into at most `Count' intervals, and returns the medians of the times and of the values in each interval.
 -spec medians(points(), Count :: pos_integer()) -> [{float(), float()}].
 medians(Points, Count) when length(Points) =< Count ->
     [{float(TimeS), float(Value)} || {TimeS, Value} <- Points];

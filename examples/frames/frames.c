@@ -2,7 +2,7 @@
 /*
  * Sends raw pictures through a pipe at a fixed rate:
  *
- *   frames make COUNT [WIDTH HEIGHT FPS]    writes them to standard output, each at its time
+ *   frames make COUNT [WIDTH HEIGHT FPS]    writes them to standard output, each when it is due
  *   frames watch [WIDTH HEIGHT FPS]         reads them and counts those that are late or damaged
  *
  * The default is 3840x2160 in RGBA at 60 pictures a second, which is 2 GB/s. The first picture sets
@@ -53,7 +53,7 @@ static size_t bytes_of(const format_t *format)
     return (size_t)(format->width * format->height * 4);
 }
 
-/* A moving ramp; the same for the same number. */
+/* Paints a moving ramp, which depends only on the picture's number. */
 static void paint(uint8_t *picture, const format_t *format, uint64_t number)
 {
     mark_t mark = {.magic = MAGIC, .number = number};
@@ -150,7 +150,7 @@ static int number_of(const char *text, uint64_t max, uint64_t *number_p)
     return *text >= '0' && *text <= '9' && !*end && errno == 0 && *number_p > 0 && *number_p <= max;
 }
 
-/* WIDTH HEIGHT FPS, or none of them. */
+/* Parses WIDTH HEIGHT FPS, or none of them. Returns false if an argument is invalid. */
 static int format_of(char **words, int count, format_t *format_p)
 {
     *format_p = (format_t){3840, 2160, 60};

@@ -2,7 +2,7 @@
 %% @doc Multi-level ant colony optimisation on real nodes, placed by `placement': the application of the RELEASE report D3.5.
 %%
 %% `examples/ml_aco/run' starts nodes on this host, measures how fast each of them is (an attribute), runs colonies on the fast nodes and submasters
-%% on any node, and shows the cost over time. `--placement random' draws nodes instead, which gives the same cost in a different time.
+%% on any node, and shows the cost over time. `--placement random' selects nodes at random instead, which gives the same cost in a different time.
 -module(ml_aco).
 
 -export([main/0, run/1, plan/3, start_nodes/1, measure_speed/2, stop_nodes/1]).
@@ -191,7 +191,7 @@ drawn(OverTime, #{draw := File}) ->
     end;
 drawn(_, _) -> 0.
 
-%% The cost falls in steps, each from its time to that of the next better schedule.
+%% The cost falls in steps, each of which lasts from the time of one schedule to that of the next better one.
 picture([{_, First} | _] = OverTime) ->
     {End, Last} = lists:last(OverTime),
     X = fun(Ms) -> 80 + 520 * Ms / max(1, End) end,

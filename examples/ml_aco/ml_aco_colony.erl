@@ -5,7 +5,7 @@
 %% With `local', {@link ml_aco_local} improves each ant's schedule before it is compared with others. If a colony has found no better schedule for
 %% some iterations, it discards its pheromone and begins again, but still knows the best schedule that it has found.
 %%
-%% All randomness comes from the seed, the colony's number, the iteration and the ant's number, and in a tie the smaller schedule is taken. So a
+%% All random choices depend only on the seed, the colony's number, the iteration and the ant's number, and in a tie the smaller schedule wins. So a
 %% colony finds the same result wherever it runs, and in whatever order its ants finish. Each ant is a process.
 -module(ml_aco_colony).
 

@@ -20,7 +20,7 @@
 -spec make(Jobs :: pos_integer(), Seed :: integer()) -> instance().
 make(Jobs, Seed) -> make(Jobs, 0.6, 0.6, Seed).
 
-%% @doc Returns an instance with other factors.
+%% @doc Returns an instance with the given factors.
 -spec make(Jobs :: pos_integer(), Tardiness :: float(), Range :: float(), Seed :: integer()) -> instance().
 make(Jobs, Tardiness, Range, Seed) ->
     {Sizes, Random} = lists:mapfoldl(fun(_, R0) ->
@@ -51,8 +51,8 @@ cost(Instance, Schedule) ->
 earliest_due_date(Instance) ->
     [Job || {_, Job} <- lists:sort([{element(3, element(Job, Instance)), Job} || Job <- lists:seq(1, tuple_size(Instance))])].
 
-%% @doc Returns the cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, it finds the cheapest
-%% choice of the set's last job, however the others are ordered. For up to 16 jobs.
+%% @doc Returns the cost of the best schedule, by dynamic programming over all sets of jobs: for each set of jobs that are scheduled first, it finds
+%% the cheapest choice of the last of them, whatever the order of the others. For up to 16 jobs.
 -spec optimum(instance()) -> number().
 optimum(Instance) when tuple_size(Instance) =< 16 ->
     Jobs = tuple_size(Instance),

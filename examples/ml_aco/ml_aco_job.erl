@@ -2,9 +2,9 @@
 %% @doc Runs ML-ACO in a Slurm job, with and without distances: the experiment that the RELEASE report plans.
 %%
 %% `srun beamway node --run ml_aco_job' calls {@link main/0} on the first node once all nodes are connected, measured and clustered. The tree of
-%% processes alternately has the shape of the measured network (with distances), or is the same tree on nodes in random order (without). The cost must
-%% be the same. A table is written to standard output, and all measurements to `ml-aco-JOB.json' in the current directory. The environment variables
-%% ML_ACO_REPEATS (5), ML_ACO_ANTS (20), ML_ACO_JOBS (40) and ML_ACO_ROUNDS (6) change the numbers.
+%% processes either has the shape of the measured network (with distances) or is the same tree on nodes in random order (without); the two are run in
+%% turn. The cost must be the same. A table is written to standard output, and all measurements to `ml-aco-JOB.json' in the current directory. The
+%% environment variables ML_ACO_REPEATS (5), ML_ACO_ANTS (20), ML_ACO_JOBS (40) and ML_ACO_ROUNDS (6) change the numbers.
 -module(ml_aco_job).
 
 -export([main/0]).
@@ -61,7 +61,7 @@ run(Plan, Instance, Options) ->
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, Instance, Options),
     {Cost, Ms}.
 
-%% Returns the same processes on other nodes. The colonies stay in order, so they keep their numbers.
+%% Returns the same processes on different nodes. The colonies stay in order, so they keep their numbers.
 moved(Plan, Repeat) ->
     Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
     {Drawn, _} = lists:mapfoldl(fun(Node, Random) -> {Key, Next} = rand:uniform_s(Random), {{Key, Node}, Next} end, rand:seed_s(exsss, {Repeat, 16, 7}), Nodes),

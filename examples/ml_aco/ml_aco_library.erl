@@ -64,7 +64,7 @@ read_test() ->
     [?assertMatch({error, _}, Try(Text)) || Text <- ["", "1 2 3", "1 2 3 4 5 six", "1 2 3 4 5 -6"]],
     ?assertMatch({error, _}, read("/no/such/file", 2)).
 
-%% The optima are proved, here by dynamic programming.
+%% The known values are proven optima, computed here by dynamic programming.
 solve_test_() ->
     {timeout, 120, fun() ->
         [begin

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Local search on schedules: as long as that makes the schedule cheaper, a job is moved to another position, or two jobs are swapped. Of all
-%% such changes the best is made first. Pure. Called by {@link ml_aco_colony}.
+%% @doc Local search on schedules: as long as this makes the schedule cheaper, a job is moved to a different position, or two jobs are swapped. Of all
+%% such changes, the best is made first. Pure. Called by {@link ml_aco_colony}.
 -module(ml_aco_local).
 
 -export([improved/2]).

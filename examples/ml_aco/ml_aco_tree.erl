@@ -87,7 +87,7 @@ heard(#{limit_ms := Limit}, {Parent, Monitor}) ->
     after Limit -> exit(timeout)
     end.
 
-%% Sends the best known schedule down, and takes the best of the schedules that come up.
+%% Sends the best known schedule down, and returns the best of it and the schedules that come back up.
 round(Below, Known, Options, Above) ->
     _ = [Pid ! {self(), Known} || {Pid, _} <- Below],
     lists:min([Known | [answer(Child, Options, Above) || Child <- Below]]).

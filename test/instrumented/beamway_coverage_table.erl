@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints
+%% @doc Creates the table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints
 %% a row for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers of the
 %% parts to `bench/results/coverage.json'.
 -module(beamway_coverage_table).

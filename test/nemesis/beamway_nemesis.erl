@@ -173,8 +173,8 @@ hub(Node, Function, Arguments) ->
 
 %% ---- before ----
 
-%% Records what each node holds when it has no connections. The nodes connect to each other and disconnect first, because the VM opens a few things
-%% with the first connection and keeps them.
+%% Records which resources each node uses when it has no connections. The nodes connect to each other and disconnect first, because the VM opens
+%% a few things with the first connection and keeps them.
 with_baseline(Run) ->
     Alive = alive(Run),
     _ = [true = call(A, net_kernel, connect_node, [Node]) || {M, A} <- Alive, {N, #{node := Node}} <- Alive, M < N],

@@ -217,7 +217,7 @@ sum(Maps) ->
                 end, #{}, Maps).
 
 -ifdef(TEST).
-%% A result neither replaces that of another carrier, nor is it stored under a name that no page shows.
+%% A result does not replace that of another carrier, and is not stored under a name that no page shows.
 each_carrier_has_its_own_result_test_() ->
     Names = [result_name(Carrier) || Carrier <- ?KEPT],
     [?_assertEqual(["nemesis", "nemesis-encrypted"], Names), ?_assertEqual(2, main(["--carrier", "tcp", "--store"])), ?_assertEqual(2, main(["--store", "extra"]))].

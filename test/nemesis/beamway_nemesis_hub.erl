@@ -25,8 +25,8 @@
 
 -define(KINDS, [small, mixed, flood, call, words]).
 -define(CALL_MS, 30000).
-%% When a node goes down, the nodedown and the exit signal with `noconnection' after which a process sends no more words arrive at almost the same
-%% time, in either order.
+%% When a node goes down, two events arrive at almost the same time, in either order: the nodedown, and the exit signal with `noconnection' after
+%% which no more words arrive from a process.
 -define(NEARLY_US, 5000000).
 
 -record(state, {settings :: settings(),
@@ -93,8 +93,8 @@ cut(Node) ->
 resuming(Node) ->
     [Link || #{node := N, connection := Connection} = Link <- links(), N =:= Node, ets:member(beamway_links, {session_of, Connection})].
 
-%% @doc Makes the system drop all packets of the connection to a node as they arrive, or accept them again. The link must survive it. Returns false if
-%% there is no such connection, or if the link depends on it.
+%% @doc Makes the system drop all packets of the connection to a node as they arrive, or accept them again. The link must survive this. Returns
+%% false if there is no such connection, or if the link cannot outlive it.
 -spec silence(node(), drop | pass) -> boolean().
 silence(Node, What) ->
     [] =/= [Socket || Link <- resuming(Node), Socket <- sockets(Link), {ok, Fd} <- [prim_inet:getfd(Socket)], socket_fault(Fd, What)].
@@ -146,7 +146,7 @@ resources() ->
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
                                 Module =:= beamway_keeper])}.
 
-%% Returns the ring memory that the node still counts as used, and the processes that it still monitors because of it.
+%% Returns the ring memory that the node still counts as used, and the processes that it still monitors because of that memory.
 granted() ->
     case whereis(beamway_links) of
         undefined -> 0;

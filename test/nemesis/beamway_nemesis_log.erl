@@ -21,7 +21,7 @@ is_serious(Line) ->
 %% Each entry is a log text with a list of faults, at least one of which must be in the schedule. At the end of a run all nodes are
 %% disconnected.
 allowed() ->
-    [%% An answer to a call that was given up with the connection comes over the next one.
+    [%% The answer to a call that was abandoned when the connection ended arrives over the next connection.
      {"The global_name_server locker process received an unexpected message", always},
      %% Another node's global reported a node that was gone, or that we could not call for lack of descriptors.
      {"'global' at ", [kill, restart, no_descriptors]},
@@ -35,6 +35,6 @@ allowed() ->
      %% A node is stopped while a link is being agreed on.
      {"the link server does not answer", [stop, slow_reader, fill_ring]},
      {"no agreement on a link with the peer, connection closed", [stop, slow_reader, fill_ring]},
-     %% A node ends while a link is being agreed on.
+     %% A node exits while a link is being agreed on.
      {"connecting to the peer's unix socket", [kill, restart]},
      {"not responding **, ** Removing (timedout) connection", [stop]}].

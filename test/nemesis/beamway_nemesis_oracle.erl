@@ -5,10 +5,9 @@
 %% Messages may be lost only if a nodedown follows. An exit reason arrives after the last message. A connection ends only when a fault ends it,
 %% and then it must end.
 %%
-%% A receiver keeps a log, newest entry first, made with {@link note/2}, which shows which messages came between which nodeups and nodedowns. A
-%% sender labels each message with the incarnation of its node (`Life'), the connection that it believes it is in (`Epoch', the number of
-%% nodeups that it has received), the first number that it used in that connection, and the message's own number, which increases across all
-%% connections.
+%% A receiver keeps a log, newest entry first, built with {@link note/2}. It shows between which nodeups and nodedowns each message arrived. A
+%% sender labels each message with the incarnation of its node (`Life'), the connection that it believes it is in (`Epoch', the number of nodeups
+%% that it has received), the first number that it used in that connection, and the message's own number, which increases across all connections.
 %%
 %% The functions are pure. All times are microseconds of the machine's monotonic clock, which all nodes share.
 -module(beamway_nemesis_oracle).
@@ -67,9 +66,9 @@ about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
 
 %% ---- messages from one sender to one receiver ----
 
-%% `last' is the last message. `connection' is what the receiver knows about it, or `unknown' until it has received a nodeup, because it may
-%% have started to listen in mid-connection. `gaps' are numbers that did not arrive in sequence. `head' means that the first messages of a
-%% connection did not arrive, unless the sender updated its label late.
+%% `last' is the last message. `connection' is what the receiver knows about the connection: `unknown' until it has received a nodeup, because it
+%% may have started to listen in the middle of a connection. `gaps' are numbers that did not arrive in sequence. `head' means that the first
+%% messages of a connection did not arrive, unless the sender updated its label late.
 -record(flow, {last = none :: none | {pos_integer(), pos_integer()},
                connection = unknown :: unknown | up | down,
                is_fresh = false :: boolean(),
@@ -127,8 +126,8 @@ again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
             found(duplicated, Details, Flow#flow{last = max(Last, {Life, To})})
     end.
 
-%% The first message of a connection should be the first that was sent in it. If its sender has not learned of the connection yet, its next messages
-%% will soon have a new epoch.
+%% The first message of a connection should be the first that was sent in it. If the sender has not yet learned of the connection, its next
+%% messages will soon have a new epoch.
 head(Epoch, First, {Life, From}, #flow{connection = up, is_fresh = true}) when From > First ->
     {Epoch, #{life => Life, numbers => {First, From - 1}}};
 head(Epoch, _, _, #flow{head = {Old, _}}) when Epoch =/= Old ->

@@ -97,7 +97,7 @@ words(Heard, Exit, Down, NodeDown, CutOff) ->
     Words = #{heard => Heard, exit => Exit, down => Down, nodedown => NodeDown, cut_off => CutOff},
     [Kind || {Kind, _} <- beamway_nemesis_oracle:judge_words(Words)].
 
-%% The nodedown came before the words, and was that of a different connection.
+%% The nodedown came before the words, and belonged to a different connection.
 words_that_were_not_counted_test() ->
     ?assertEqual([], words([], {last, 20}, {last, 20}, true, true)),
     ?assertEqual([words_out_of_order], words([2], {last, 20}, {last, 20}, true, true)).

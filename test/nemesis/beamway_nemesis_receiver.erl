@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The processes that receive messages while faults affect the nodes, and keep the logs that are judged afterwards.
 %%
-%% There is one for each other node and kind of traffic, started by {@link beamway_nemesis_hub} and registered. It records messages, nodeups and
-%% nodedowns in the order in which they arrive, because net_kernel promises that a nodeup comes before the first message of a connection and a
-%% nodedown after its last one. A watcher, of kind `words', links to and monitors each process that says hello to it, and records what it has
-%% received from each.
+%% {@link beamway_nemesis_hub} starts and registers one for each other node and kind of traffic. It records messages, nodeups and nodedowns in
+%% the order in which they arrive, because net_kernel promises that a nodeup comes before the first message of a connection and a nodedown after
+%% its last one. A watcher, of kind `words', links to and monitors each process that says hello to it, and records what it has received from
+%% each.
 -module(beamway_nemesis_receiver).
 -behaviour(gen_server).
 
@@ -75,7 +75,7 @@ handle_info({said, From, {_, _, _, N}, Which, _} = Said, State) ->
 handle_info({nodeup, Node, _}, #state{node = Node, log = Log} = State) ->
     {noreply, State#state{log = beamway_nemesis_oracle:note(up, Log)}};
 handle_info({nodedown, Node, Info}, #state{node = Node, log = Log, speakers = Speakers} = State) ->
-    %% Anything that one of these processes sends after this arrives over another connection. (This includes its exit, because this nodedown may
+    %% Anything that one of these processes sends after this arrives over a different connection. (This includes its exit, because this nodedown may
     %% already have been in our queue when we created the link.)
     CutOff = maps:map(fun(_, Speaker) -> setelement(1, Speaker, cut_off) end, Speakers),
     {noreply, State#state{log = beamway_nemesis_oracle:note({down, Info}, Log), speakers = CutOff}};

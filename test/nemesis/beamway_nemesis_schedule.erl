@@ -280,7 +280,7 @@ replace(I, New, List) -> [case J of I -> New; _ -> Item end || {J, Item} <- numb
 
 %% ---- files ----
 
-%% @doc Reads a schedule from a file that has one term and a full stop.
+%% @doc Reads a schedule from a file that contains one term and a full stop.
 -spec read(file:name_all()) -> {ok, schedule()} | {error, term()}.
 read(File) ->
     case file:consult(File) of

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Judges the outcomes of OTP's own suites: which of them are wrong, and why.
 %%
-%% The functions are pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and calls this module. The oracle is stock TCP: a case
-%% that passes there must pass on Beamway. The second oracle is the stored result: a case that has passed once must continue to pass, even if
-%% stock TCP does not. A stored difference is not a problem, but there may be at most {@link most_differences/0} of them.
+%% The functions are pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and calls this module. The first oracle is stock TCP: a
+%% case that passes there must pass on Beamway. The second oracle is the stored result: a case that has passed once must continue to pass, even
+%% if stock TCP does not. A stored difference is not a problem, but there may be at most {@link most_differences/0} of them.
 %%
-%% Links are also judged, because a case proves nothing about shared memory if it fell back to TCP, or if it did not create a link where it once
-%% did.
+%% Links are also judged, because a case proves nothing about shared memory if it fell back to TCP, or if it no longer creates a link that it
+%% once created.
 -module(beamway_otp_verdict).
 
 -export([problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).

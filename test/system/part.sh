@@ -9,7 +9,7 @@ part() { # NAME COMMAND...
     local name=$1 log began=$SECONDS status
     shift
     log=$(mktemp)
-    # This is not a condition, in which bash would continue after a command that fails.
+    # This must not be a condition, because bash would then continue after a command that fails.
     (set -e && "$@") >"$log" 2>&1
     status=$?
     if [ "$status" -eq 0 ]; then

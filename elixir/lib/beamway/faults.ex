@@ -18,7 +18,7 @@ defmodule Beamway.Faults do
   @type named :: pid() | node()
 
   @doc """
-  Starts a node on Beamway's carrier that allows faults and has the code path of this node, including Elixir's. Options are arguments of `erl`, and
+  Starts a node that uses Beamway's carrier, allows faults, and has this node's code path, including Elixir's. Options are arguments of `erl`, and
   `{:env, name, value}`, as charlists. A node that you start in `setup_all` runs for all tests of the module.
   """
   @spec start(String.t(), [charlist() | {:env, charlist(), charlist()}]) :: {pid(), node()}

@@ -23,7 +23,7 @@ defmodule Teleport.PubSub do
   @scope Phoenix.PubSub
   @wait_ms 2000
   @log_ms 60_000
-  # The counter of failed messages is followed by slots, each of which holds the time from which a failure to reach a node for some reason is logged again.
+  # The counter of failed messages is followed by slots, each of which contains the time from which failures with a certain node and reason are logged again.
   # A hash of the node and the reason selects the slot, so memory use is bounded.
   @slots 1000
 

@@ -111,7 +111,7 @@ end
 
 defmodule PlainAdapter do
   @moduledoc """
-  Takes the place of Phoenix.PubSub's default adapter: it uses the same names, group and message, and sends with `send/2`. It does not need teleport.
+  Replaces Phoenix.PubSub's default adapter: it uses the same names, group and message, and sends with `send/2`. It does not need teleport.
   """
   use GenServer
 

@@ -18,7 +18,7 @@ defmodule Yucan do
     * `:limits`, `:access_log`, `:http2`, `:server_header`, `:trusted_proxies`, `:forwarded`, `:request_id`, `:on_event`, `:middleware` - as in
       yucan's guide
 
-  Plug itself is not a dependency of this project, because the application brings it.
+  Plug itself is not a dependency of this project, because the application itself depends on it.
   """
   require Logger
 
@@ -49,7 +49,7 @@ defmodule Yucan do
     end
   end
 
-  @doc "Returns the port of a server, which `port: 0` leaves to the system. The name is the option `:name`."
+  @doc "Returns the port of a server, which the system chooses if the option is `port: 0`. The name is the option `:name`."
   @spec port(atom()) :: :inet.port_number()
   def port(name), do: :yucan.port(name)
 

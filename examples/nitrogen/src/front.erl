@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The handler behind yucan_simple_bridge_anchor. The path `/a/b' leads to the page of this site's module a_b, `/' leads to that of index, and
-%% `/postback' receives clicks. The module is also its own bridge, which simple_bridge would make if it were a dependency.
+%% `/postback' receives clicks. The module is also its own bridge, which simple_bridge would create if it were a dependency.
 -module(front).
 
 -export([make/2, run/1]).

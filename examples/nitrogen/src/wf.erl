@@ -65,7 +65,7 @@ id(Id) -> [" id=\"", escaped(atom_to_list(Id)), "\""].
 
 escaped(Text) -> yaws_api:htmlize(unicode:characters_to_binary(Text)).
 
-%% ---- terms that only this VM can have made
+%% ---- terms that only this VM can have signed
 
 signed(Term) ->
     Bytes = term_to_binary(Term),

@@ -72,7 +72,7 @@ end_per_group(_Group, Config) -> beamway_bench_rabbitmq_cluster:stop(cluster(Con
 
 init_per_testcase(_Case, Config) -> Config.
 
-%% There is nothing to clean up: the clients of a failed case exit when their input ends, and it is closed when the case's process exits.
+%% There is nothing to clean up: the clients of a failed case exit when their input is closed, which happens when the case's process exits.
 end_per_testcase(_Case, _Config) -> ok.
 
 cluster(Config) -> proplists:get_value(cluster, Config).
@@ -345,7 +345,7 @@ kill_and_return(N, Queue, Clients, Config) ->
     ok = beamway_bench_rabbitmq_cluster:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
     progress(Clients).
 
-%% Queries all nodes and takes the first answer, because a node may be down.
+%% Queries all nodes and uses the first answer, because a node may be down.
 queue(Queue, Config) ->
     Answers = [catch beamway_bench_rabbitmq_cluster:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
     case [decode(Answer) || {200, _} = Answer <- Answers] of

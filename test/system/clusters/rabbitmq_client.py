@@ -5,10 +5,10 @@
 usage: rabbitmq_client.py publish QUEUE NAME FILE PORT...
        rabbitmq_client.py consume QUEUE FILE PORT...
 Both run until standard input is closed, and switch to the next port when a connection fails.
-publish: publishes messages with the ids NAME-1, NAME-2, … until each is confirmed, and then writes a line `NAME-N` to FILE.
+publish: publishes messages with the ids NAME-1, NAME-2, … one after the other, and writes a line `NAME-N` to FILE when a message is confirmed.
 A message that was not confirmed is published again, which may cause duplicates but never a loss.
 consume: for each delivery, writes a line `NAME-N` or `corrupt NAME-N` to FILE, and then acknowledges it.
-A body consists of the id, a space, and bytes derived from the id. It has 100 bytes, or 200,000 for every 50th message and if NAME starts with "large".
+A body consists of the id, a space, and bytes derived from the id: 100 of them, or 200,000 in every 50th message and if NAME starts with "large".
 Exit code: 0; 2 for a usage error.
 """
 import hashlib

@@ -66,8 +66,8 @@ suites() ->
         {dbg_SUITE, #{folder => "lib/runtime_tools/test", minutes => 5, libraries => ["dbg_SUITE.c"]}},
         {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
         {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
-        %% The suite compiles the files in its data directory itself. Its other cases do not use other nodes, except for the
-        %% two that docs/dev/otp-suites.md describes.
+        %% The suite compiles the files in its data directory itself. Cases that are not listed do not use other nodes,
+        %% except for the two that docs/dev/otp-suites.md describes.
         {code_SUITE, #{
             folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => [],
             cases => [set_path_file, upgrade, pa_pz_option, ext_mod_dep, clash, where_is_file, bad_erl_libs, code_archive, code_archive2,
@@ -89,7 +89,7 @@ suites() ->
                                           mnesia_schema_recovery_test, mnesia_majority_test]]
     ].
 
-%% Suites that are run by others in the list. They are looked up by name when one of their cases is repeated.
+%% Suites that are run by other suites in the list. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
 %% Describes the suites that mnesia_SUITE would run, each of which is run separately; that suite's own hook starts two more nodes.
@@ -201,7 +201,7 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
         _Counts -> halt(0)
     end.
 
-%% The 15 s that peer gives a node to boot are too short for an emulated processor, and only a change of peer's code can extend them.
+%% The module peer gives a node 15 s to boot, which is too short for an emulated processor, and only a change of peer's code can extend that limit.
 wait_longer_for_boot(1) -> ok;
 wait_longer_for_boot(Slowness) ->
     {peer, Beam, File} = code:get_object_code(peer),

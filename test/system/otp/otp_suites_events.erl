@@ -4,7 +4,7 @@
 %% Each line is a term for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}'. It is written as soon as the case ends, so that
 %% the outcomes of finished cases are not lost if the node crashes in the middle of a suite. While a case is running, its outcome is
 %% `started'. `Counts' are the nodes that were started and the links that were set up during the case; see {@link otp_suites_links}. The
-%% module handles events instead of being a hook, because events also report time-traps, crashes and cases that never began.
+%% module is an event handler and not a hook, because events also report time-traps, crashes and cases that never began.
 -module(otp_suites_events).
 -behaviour(gen_event).
 

@@ -119,7 +119,8 @@ stored(File) ->
             {#{}, []}
     end.
 
-%% A case is listed with its outcome over Beamway. What is not listed besides is that it has the same outcome over stock TCP, and no links.
+%% Each case is listed with its outcome over Beamway. The other lists contain only the cases whose outcome over stock TCP differs, and those that set
+%% up links.
 stored_cases(#{<<"suite">> := Suite, <<"cases">> := Cases, <<"over_tcp">> := Others, <<"shm_links_of_suite_node">> := Shm, <<"tcp_links_of_case">> := Links}) ->
     [{id(Suite, binary:split(Text, <<":">>)),
       #{tcp => binary_to_atom(maps:get(Text, Others, Word)), beamway => binary_to_atom(Word), shm => maps:get(Text, Shm, 0), tcp_links => maps:get(Text, Links, #{})}}
@@ -166,8 +167,8 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-%% The names of the cases are stored, grouped by outcome. If both carriers were run, what is different over stock TCP and which links each case made are
-%% stored as well.
+%% The names of the cases are stored, grouped by outcome. If both carriers were run, the outcomes that differ over stock TCP and the links that each
+%% case set up are stored as well.
 store(Keep, Document, [{_, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
     Keep(#{totals => (counts(Results))#{differ => length(Differ)},

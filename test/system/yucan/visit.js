@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Visits sites in Chromium like a person. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT TLS-PORT
+// Visits sites in Chromium as a person would. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT TLS-PORT
 // Prints a line for each check that passes, and exits with a message at the first one that fails.
 "use strict";
 const assert = require("node:assert");

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs Trac as CGI under yucan at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command generates.
+%% @doc Runs Trac as CGI under yucan at `/', with two modules of examples/yaws-site, SCRIPT_NAME `/' and the script that Trac's own command generates.
 %% The test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so Trac is
 %% installed from the Python Package Index into a virtual environment, in an overlay that is removed afterwards.
 -module(yucan_trac_SUITE).
@@ -81,7 +81,7 @@ serve(Config, Script) ->
                                         yucan_yaws_site:server("localhost", "docroot = www\nappmods = </trac, trac>\narg_rewrite_mod = rewrite_trac\n")],
                                [{"www/robots.txt", ""}]).
 
-%% Changes the module as the seed explains: with the rewriting module, SCRIPT_NAME is the root.
+%% Changes the module as the example's README explains: with the rewriting module, SCRIPT_NAME is the root.
 replaced(Appmod, Script) ->
     lists:foldl(fun({Old, New}, Text) -> string:replace(Text, Old, New) end, Appmod,
                 [{"{\"SCRIPT_NAME\", ?APPMOD}", "{\"SCRIPT_NAME\", \"\"}"}, {"/trac/iriverter", "/opt/trac"},

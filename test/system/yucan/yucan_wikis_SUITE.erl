@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Tests Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan. Two programs use them as a person would
-%% (`yucan_mediawiki.py', `yucan_dokuwiki.py'). In the paths of both wikis, the page's name follows the script. Run by
+%% (`yucan_mediawiki.py', `yucan_dokuwiki.py'). In the paths of both wikis, the page's name follows the script's name. Run by
 %% `test/system/run wikis', in an overlay that is removed afterwards.
 -module(yucan_wikis_SUITE).
 

@@ -67,7 +67,7 @@ defmodule Yucan.Handler do
     if :yucan_answer.cut(), do: :sent, else: :yucan_error.page(status)
   end
 
-  # Returns 500 if Plug.Exception does not exist, because the plug is the user's own.
+  # Returns 500 if Plug.Exception does not exist, because a plug can be used without the library Plug.
   defp status(:error, reason) do
     if Code.ensure_loaded?(Plug.Exception), do: reason |> then(&Exception.normalize(:error, &1)) |> Plug.Exception.status() |> code(), else: 500
   end

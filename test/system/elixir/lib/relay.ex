@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Relay do
   @moduledoc """
-  What beamway_elixir_SUITE asks of a node, through the release's own `rpc` command. Each function checks what it
-  says by itself and returns `:ok`, or raises.
+  The functions that beamway_elixir_SUITE calls on a node, through the release's own `rpc` command. Each function makes
+  the checks that it describes, and returns `:ok` or raises.
   """
 
   @wait 30_000
