@@ -7,9 +7,11 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
+#include "session/flight.h"
 #include "session/strands.h"
 #include "ring_memory.h"
 
@@ -21,7 +23,10 @@
 #define TURN_BYTES ((size_t)256 * 1024)
 
 /* An acknowledgement is sent each time this many new bytes have been read. */
-#define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
+#define NEWS_BYTES ((uint64_t)64 * 1024)
+
+_Static_assert(BW_FLIGHT_DRAIN_BYTES > NEWS_BYTES,
+               "if the limit is reached, the peer must owe an acknowledgement");
 
 /* How many times one call retries if a connection gets more bytes after the last read and before it
  * is armed. */
@@ -35,6 +40,7 @@ typedef struct {
     int poll, wake; /* the epoll instance, and an eventfd in it */
     uint8_t *out, *in;
     bw_strands_t strands;
+    bw_flight_t flight;
     bw_link_t *connections[BW_STRIPES_MAX]; /* for each live strand */
     short polled[BW_STRIPES_MAX];           /* the events for which each connection is polled */
     bool has_more;                          /* a connection has unread bytes left */
@@ -182,15 +188,63 @@ static void poll_for(stripes_t *stripes, unsigned place)
 
 /* ---- all connections ---- */
 
-/* Sends as much as the connections accept. */
+static uint64_t now_us(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* Takes a sample of the connections if it is time, unless so little is in flight that the limit
+ * does not matter. There is no limit if the kernel does not say what it has delivered, as with
+ * connections that are not over TCP. */
+static void measure(stripes_t *stripes)
+{
+    bw_flight_t *flight = &stripes->flight;
+    uint64_t now, delivered = 0, rtt_us = 0;
+
+    if (stripes->strands.head - stripes->strands.out.arrived < BW_FLIGHT_DRAIN_BYTES)
+        return;
+    now = now_us();
+    if (!bw_flight_is_due(flight, now))
+        return;
+    for (unsigned place = 0; place < stripes->strands.count; place++) {
+        const bw_link_t *connection = stripes->connections[place];
+        bw_link_stats_t its;
+
+        if (!connection)
+            continue;
+        connection->ops->stats(connection, &its);
+        delivered += its.delivered_bytes;
+        if (rtt_us == 0 || (its.rtt_us > 0 && its.rtt_us < rtt_us))
+            rtt_us = its.rtt_us;
+    }
+    if (delivered > 0 && rtt_us > 0)
+        bw_flight_sample(flight, now, delivered, rtt_us);
+    else
+        *flight = (bw_flight_t){.limit = BW_FLIGHT_MOST_BYTES, .at_us = now};
+}
+
+static bool may_send(const stripes_t *stripes)
+{
+    const bw_outgoing_t *out = &stripes->strands.out;
+
+    return out->next - out->arrived <
+           bw_flight_larger(stripes->flight.limit, BW_FLIGHT_DRAIN_BYTES);
+}
+
+/* Sends as much as the path and the connections accept. */
 static void send_some(stripes_t *stripes)
 {
     int place;
 
     while ((place = bw_strands_acknowledge(&stripes->strands, NEWS_BYTES, false)) >= 0)
         push(stripes, (unsigned)place);
-    while ((place = bw_strands_assign(&stripes->strands)) >= 0)
+    measure(stripes);
+    while (may_send(stripes) && (place = bw_strands_assign(&stripes->strands)) >= 0)
         push(stripes, (unsigned)place);
+    stripes->flight.is_full |= bw_strands_unassigned(&stripes->strands) > 0;
 }
 
 static void poll_all(stripes_t *stripes)
@@ -476,6 +530,7 @@ static void stripes_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         if (sum.least_rtt_us == 0 || (its.least_rtt_us > 0 && its.least_rtt_us < sum.least_rtt_us))
             sum.least_rtt_us = its.least_rtt_us;
         sum.window_bytes += its.window_bytes;
+        sum.delivered_bytes += its.delivered_bytes;
         sum.retransmits += its.retransmits;
         sum.kernel_bytes += its.kernel_bytes;
         sum.doorbells_in += its.doorbells_in;

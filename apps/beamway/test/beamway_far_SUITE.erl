@@ -5,20 +5,22 @@
 -module(beamway_far_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([as_the_path_is/1, as_both_say/1, encrypted/1, some_are_lost/1, all_are_lost/1, fills_the_path/1]).
+-export([as_the_path_is/1, as_both_say/1, encrypted/1, some_are_lost/1, all_are_lost/1, fills_the_path/1, leaves_the_queue_empty/1]).
 
 -define(WAIT_MS, 20000).
 -define(FAR, #{rate_bits => 200000000, delay_us => 10000, offload => 1, queue_bytes => 1000000}).
 -define(NEAR, #{rate_bits => 200000000, delay_us => 500, offload => 1}).
 %% Most hosts use cubic. Some use BBR, which loss does not slow down.
 -define(LOSSY, #{rate_bits => 200000000, delay_us => 25000, loss => 0.0005, seed => 7, queue_bytes => 2000000, congestion => cubic}).
+%% 16 MB in the queue take 0.64 s.
+-define(DEEP, #{rate_bits => 200000000, delay_us => 10000, offload => 1, queue_bytes => 16000000, congestion => cubic}).
 -define(MESSAGE_BYTES, 1 bsl 20).
 -define(FILL_MS, 5000).
 -define(CASTS, 20000).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [as_the_path_is, as_both_say, encrypted, some_are_lost, all_are_lost, fills_the_path].
+all() -> [as_the_path_is, as_both_say, encrypted, some_are_lost, all_are_lost, fills_the_path, leaves_the_queue_empty].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -86,6 +88,29 @@ fills_the_path(_Config) ->
                                       end) || Says <- ["1", "auto"]],
     ok = beamway_runner:say("messages of 1 MB in ~b s over 200 Mbit/s, 50 ms and 0.05 % loss: ~b over one connection, ~b over 8", [?FILL_MS div 1000, One, Several]),
     true = Several > One * 3 div 2.
+
+%% The path has a deep queue, and large messages could fill it. A link leaves most of it empty, so a call does not take much longer than over an idle
+%% path, although the large messages use all of the path.
+leaves_the_queue_empty(_Config) ->
+    on_path(?DEEP, fun(Net) ->
+                           {From, _, To, ToNode} = Pair = pair(Net, beamway_tcp, [[{"BEAMWAY_COMPRESS", "never"}], []]),
+                           connections(8, Pair),
+                           Calls = beamway_peer:async(fun() -> beamway_peer:run(From, fun() -> calls(ToNode, erlang:monotonic_time(millisecond) + ?FILL_MS) end) end),
+                           Filled = filled(From, To),
+                           Took = beamway_bench_stats:median(beamway_peer:await(Calls)),
+                           ok = beamway_runner:say("a call takes ~b ms over 20 ms while ~b messages of 1 MB are received", [round(Took), Filled]),
+                           true = Took < 250 andalso Filled > 60
+                   end).
+
+calls(Node, Until) ->
+    Began = erlang:monotonic_time(millisecond),
+    case Began < Until of
+        true ->
+            Node = erpc:call(Node, erlang, node, []),
+            Took = erlang:monotonic_time(millisecond) - Began,
+            receive after 20 -> [Took | calls(Node, Until)] end;
+        false -> []
+    end.
 
 %% ---- nodes and their path ----
 

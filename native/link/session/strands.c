@@ -105,7 +105,8 @@ int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
 {
     uint64_t arrived = strands->in.head;
 
-    if (strands->taken - strands->acked < news && arrived - strands->acked_all < news &&
+    if (strands->taken - strands->acked < news &&
+        arrived - strands->acked_all + strands->repeated < news &&
         !(again && strands->owes_ack && arrived > 0))
         return -1;
     for (unsigned place = 0; place < strands->count; place++) {
@@ -114,6 +115,7 @@ int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
         say(&strands->strands[place], ACK, 0, strands->taken, arrived);
         strands->acked = strands->taken;
         strands->acked_all = arrived;
+        strands->repeated = 0;
         strands->owes_ack = false;
         return (int)place;
     }
@@ -208,6 +210,8 @@ bool bw_strands_came(bw_strands_t *strands, bw_strand_t *strand, const bw_strand
     }
     if (due->is_new && !bw_ranges_add(&strands->in, due->at, due->at + bytes))
         return false;
+    if (!due->is_new)
+        strands->repeated += bytes;
     strand->to += bytes;
     strand->due -= bytes;
     return true;

@@ -62,6 +62,7 @@ typedef struct {
     uint64_t freed;            /* the peer's user has consumed everything before this */
     bw_ranges_t in;            /* the bytes that have arrived; the user frees in.of */
     uint64_t acked, acked_all; /* the positions last reported to the peer: consumed, arrived */
+    uint64_t repeated; /* bytes that have arrived again since: the last ACK may have been lost */
     bool owes_ack, has_total;
     uint64_t total; /* length of the peer's stream in bytes */
 } bw_strands_t;
@@ -95,10 +96,11 @@ static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
  * reader has few ranges. */
 int bw_strands_assign(bw_strands_t *strands);
 
-/* Starts an ACK if at least `news` bytes are new, and returns the index of its strand, or -1. With
- * `again` it also does so if a strand was lost since the last ACK, because the ACK may have been
- * lost with it. The caller should delay such an ACK a little: if the peer is closing its strands
- * one at a time, bytes sent to those already closed would reset them. */
+/* Starts an ACK if at least `news` bytes are new or, because an ACK may have been lost, have
+ * arrived again. Returns the index of its strand, or -1. With `again` it also does so if a strand
+ * was lost since the last ACK, because the ACK may have been lost with it. The caller should delay
+ * such an ACK a little: if the peer is closing its strands one at a time, bytes sent to those
+ * already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
 /* Starts END on each strand once everything has been passed to the connections. Returns false if

@@ -381,6 +381,40 @@ static void an_older_word_says_nothing_new(void)
     CHECK_EQ(strands->out.next, 1000);
 }
 
+/* Lets a chunk of `len` bytes from `offset` on arrive. */
+static bool hears_chunk(bw_strands_t *strands, unsigned place, uint32_t len, uint64_t offset)
+{
+    bw_strand_t *strand = &strands->strands[place];
+    bool is_right = hears(strands, place, (word_t){CHUNK, len, offset, 0});
+
+    while (is_right && strand->due > 0) {
+        bw_strand_due_t due = bw_strands_due(strands, strand);
+
+        is_right = bw_strands_came(strands, strand, &due, due.len);
+    }
+    return is_right;
+}
+
+/* The peer may have no more than a certain number of bytes in flight. If an ACK is lost together
+ * with its connection, the peer sends these bytes again, and then waits for an ACK. */
+static void bytes_that_arrive_again_are_acknowledged(void)
+{
+    bw_strands_t *strands = &ends[0].strands;
+
+    begin_alone();
+    bw_strand_sent(&strands->strands[0], BW_STRAND_HEADER + 1000);
+    CHECK(hears_chunk(strands, 1, 3000, 0));
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), 0);
+    bw_strands_lost(strands, 0);
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), -1);
+    CHECK(hears_chunk(strands, 1, 1500, 0));
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), -1);
+    CHECK(hears_chunk(strands, 1, 2000, 1500));
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), 1);
+    bw_strand_sent(&strands->strands[1], BW_STRAND_HEADER);
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), -1);
+}
+
 /* A new connection continues where the last one ended, and does not accept a position beyond what
  * was sent. */
 static void a_stream_resumes_where_it_can(void)
@@ -492,6 +526,7 @@ static const check_case_t cases[] = {
     {"a_peer_is_not_believed", a_peer_is_not_believed},
     {"an_end_is_the_end", an_end_is_the_end},
     {"an_older_word_says_nothing_new", an_older_word_says_nothing_new},
+    {"bytes_that_arrive_again_are_acknowledged", bytes_that_arrive_again_are_acknowledged},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},
 };
 

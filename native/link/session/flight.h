@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_SESSION_FLIGHT_H
+#define BW_SESSION_FLIGHT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Decides how many bytes a sender over several connections may have in flight. TCP limits each
+ * connection but not their sum, so they could fill the queues of the path, and a small message
+ * would have to wait for all of that. The caller supplies the time and the kernel's statistics.
+ *
+ * As in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016),
+ * the limit follows from the highest rate that was delivered recently and from the shortest round
+ * trip. Their product fills the path, and twice the product keeps it full while a lost segment is
+ * sent again. While the round trip shows no queue, the limit doubles with each round trip, because
+ * then it is not the path that makes the sender wait, but the limit: the peer's program may
+ * acknowledge much later than its kernel.
+ *
+ * The queue may be that of other senders, and then the rate falls because they take their share. So
+ * the rate is forgotten slowly, or limit and rate would sink together. If the shortest round trip
+ * has not been seen for 10 s, the limit becomes small for some round trips, so that the sender's
+ * own queue cannot hide it. What is measured then counts, even if it is longer.
+ */
+#define BW_FLIGHT_LEAST_BYTES ((uint64_t)256 * 1024)
+#define BW_FLIGHT_DRAIN_BYTES ((uint64_t)128 * 1024)
+#define BW_FLIGHT_MOST_BYTES ((uint64_t)1024 * 1024 * 1024)
+#define BW_FLIGHT_DRAIN_SAMPLES 6u /* the kernel's round trip is an average over many packets */
+#define BW_FLIGHT_TRUST_US ((uint64_t)10 * 1000000)
+#define BW_FLIGHT_FORGET_US ((uint64_t)15 * 1000000) /* a rate halves in two thirds of this */
+#define BW_FLIGHT_SAMPLE_US ((uint64_t)5000) /* samples are this far apart, and one round trip */
+#define BW_FLIGHT_SLACK_US                                                                         \
+    ((uint64_t)2000) /* a round trip may vary by this much without a queue                         \
+                      */
+
+typedef struct {
+    uint64_t limit;                 /* 0 before the first sample */
+    uint64_t at_us, delivered;      /* of the last sample */
+    uint64_t least_us, least_at_us; /* the shortest round trip, and when it was last seen */
+    uint64_t rate, last;            /* bytes per second: the highest of recent ones, the last one */
+    unsigned drain;                 /* samples still to be taken with a small limit */
+    bool is_full; /* set by the caller: the sender has had to wait since the last sample */
+} bw_flight_t;
+
+static inline uint64_t bw_flight_larger(uint64_t left, uint64_t right)
+{
+    return left > right ? left : right;
+}
+
+static inline bool bw_flight_is_due(const bw_flight_t *flight, uint64_t now_us)
+{
+    return now_us - flight->at_us >= bw_flight_larger(flight->least_us, BW_FLIGHT_SAMPLE_US);
+}
+
+static inline void bw_flight_take_rtt(bw_flight_t *flight, uint64_t now_us, uint64_t rtt_us)
+{
+    bool counts = flight->least_us == 0 || flight->drain == 1;
+
+    if (flight->drain > 0)
+        flight->drain--;
+    if (counts || rtt_us < flight->least_us)
+        flight->least_us = rtt_us;
+    if (counts || rtt_us <= flight->least_us + flight->least_us / 8)
+        flight->least_at_us = now_us;
+    else if (flight->drain == 0 && now_us - flight->least_at_us > BW_FLIGHT_TRUST_US)
+        flight->drain = BW_FLIGHT_DRAIN_SAMPLES;
+}
+
+/* Of two rates in succession the smaller counts, because acknowledgements may arrive in bursts. */
+static inline void bw_flight_take_rate(bw_flight_t *flight, uint64_t now_us, uint64_t delivered,
+                                       bool is_of_path)
+{
+    uint64_t passed_us = now_us - flight->at_us;
+    uint64_t rate = (delivered - flight->delivered) * 1000000 / passed_us;
+
+    if (is_of_path)
+        flight->rate -= flight->rate / 1000 * (passed_us < 1000000 ? passed_us : 1000000) /
+                        (BW_FLIGHT_FORGET_US / 1000);
+    flight->rate = bw_flight_larger(flight->rate, rate < flight->last ? rate : flight->last);
+    flight->last = rate;
+}
+
+/* Takes a sample: the bytes that all connections have delivered so far, and the shortest of their
+ * round trips. Fewer bytes than before mean that a connection is gone. A rate that is lower than
+ * before says something about the path only if the path has a queue and the sender had to wait. */
+static inline void bw_flight_sample(bw_flight_t *flight, uint64_t now_us, uint64_t delivered,
+                                    uint64_t rtt_us)
+{
+    bool has_queue;
+    uint64_t filled;
+
+    bw_flight_take_rtt(flight, now_us, rtt_us);
+    has_queue =
+        rtt_us > flight->least_us + bw_flight_larger(flight->least_us / 4, BW_FLIGHT_SLACK_US);
+    if (flight->at_us > 0 && delivered >= flight->delivered)
+        bw_flight_take_rate(flight, now_us, delivered, flight->is_full && has_queue);
+    filled = 2 * flight->rate * bw_flight_larger(flight->least_us, BW_FLIGHT_SAMPLE_US) / 1000000;
+    if (has_queue || filled > flight->limit)
+        flight->limit = filled;
+    else if (flight->is_full && flight->limit < BW_FLIGHT_MOST_BYTES)
+        flight->limit *= 2;
+    flight->limit = bw_flight_larger(flight->limit, BW_FLIGHT_LEAST_BYTES);
+    if (flight->drain > 0)
+        flight->limit = BW_FLIGHT_DRAIN_BYTES;
+    flight->at_us = now_us;
+    flight->delivered = delivered;
+    flight->is_full = false;
+}
+
+#endif
