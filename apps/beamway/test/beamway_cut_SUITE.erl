@@ -514,7 +514,7 @@ stopped(Config) ->
     %% The other node may be calling already.
     {Reason, _} = beamway_peer:nodedown(Other, OtherWatcher, OneNode, ?WAIT_MS),
     true = lists:member(Reason, [connection_closed, wait_pending]),
-    10 = last_number(Other, Collector),
+    10 = beamway_cut_load:last_number(Other, Collector),
     ok.
 
 %% The node is stopped for slightly less time than the peer takes to give up, so everything arrives.
@@ -525,10 +525,10 @@ stopped_for_a_moment(Config) ->
     send_numbers(One, Collector, 11, 20),
     receive after 4500 -> ok end,
     ok = beamway_peer:sigcont(Other),
-    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
+    _ = beamway_peer:wait_until(fun() -> beamway_cut_load:last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
     true = resumes(Pair) >= 1, % an attempt whose last packet arrives late is followed by another
     send_numbers(One, Collector, 21, 30),
-    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
+    _ = beamway_peer:wait_until(fun() -> beamway_cut_load:last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
     ok.
 
 %% The NAT forgets the connection while the node behind it is silent. The other node notices, but cannot call.
@@ -539,21 +539,18 @@ idle_and_forgotten(Config) ->
     {Wall, _} = router(Config),
     ok = beamway_cut:forget(Wall),
     send_numbers(Other, Collector, 11, 20),
-    _ = beamway_peer:wait_until(fun() -> last_number(One, Collector) =:= 20 end, ?WAIT_MS),
+    _ = beamway_peer:wait_until(fun() -> beamway_cut_load:last_number(One, Collector) =:= 20 end, ?WAIT_MS),
     true = resumes(Pair) >= 1,
     ok.
 
 numbers_arrive(From, To, {One, _, Other, _}) ->
     Collector = beamway_peer:run(Other, fun() -> spawn(fun() -> beamway_cut_load:numbers(0) end) end),
     send_numbers(One, Collector, From, To),
-    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= To end, ?WAIT_MS),
+    _ = beamway_peer:wait_until(fun() -> beamway_cut_load:last_number(Other, Collector) =:= To end, ?WAIT_MS),
     Collector.
 
 send_numbers(Peer, Collector, From, To) ->
     beamway_peer:run(Peer, fun() -> [Collector ! {number, N} || N <- lists:seq(From, To)] end).
-
-last_number(Peer, Collector) ->
-    beamway_peer:run(Peer, fun() -> Collector ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
 
 %% A peer that exits is noticed immediately, even while a ring has no connection.
 killed_without_stream(Config) ->

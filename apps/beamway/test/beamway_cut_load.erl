@@ -5,7 +5,7 @@
 %% call fails, or if a monitor reports that the node is gone.
 -module(beamway_cut_load).
 
--export([receive_all/0, send_all/1, stop/0, results/0, waited/2, numbers/1]).
+-export([receive_all/0, send_all/1, stop/0, results/0, waited/2, numbers/1, last_number/2]).
 -export([own/2, echo/0, end_with/1]).
 -export_type([results/0]).
 
@@ -88,6 +88,11 @@ numbers(Last) ->
         {number, Number} when Number =:= Last + 1 -> numbers(Number);
         {last, From} -> From ! {last, Last}, numbers(Last)
     end.
+
+%% @doc Returns the last number that this process of the peer has received.
+-spec last_number(pid(), Numbers :: pid()) -> non_neg_integer() | timeout.
+last_number(Peer, Numbers) ->
+    beamway_peer:run(Peer, fun() -> Numbers ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
 
 runs() -> ets:lookup_element(?TABLE, runs, 2).
 

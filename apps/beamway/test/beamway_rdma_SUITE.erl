@@ -8,7 +8,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([both_say_rdma/1, shared_memory_comes_first/1, off_unless_asked_for/1, one_side_has_it_off/1, named_devices/1, range_of_ports/1,
          not_beside_tls/1, limit_of_the_node/1, memory_cannot_be_locked/1, peers_that_cannot_be_reached/1,
-         address_without_gid/1, token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
+         address_without_gid/1, token_of_another/1, killed_peer/1, connection_dies/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
 
 -define(END_MS, 1000).
 -define(NODEDOWN_MS, 30000).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() ->
     [both_say_rdma, shared_memory_comes_first, off_unless_asked_for, one_side_has_it_off, named_devices, range_of_ports, not_beside_tls,
      limit_of_the_node, memory_cannot_be_locked, peers_that_cannot_be_reached,
-     address_without_gid, token_of_another, killed_peer, reconnects_leave_nothing, port_goes_down, device_goes, doctor].
+     address_without_gid, token_of_another, killed_peer, connection_dies, reconnects_leave_nothing, port_goes_down, device_goes, doctor].
 
 init_per_suite(Config) ->
     case beamway_rdma_devices:usable(beamway_rdma_devices:all()) of
@@ -170,6 +170,28 @@ killed_peer(_Config) ->
                                         beamway_peer:run(One, fun() -> not lists:any(fun is_process_alive/1, Load) end)
                                 end, 10000),
     ok.
+
+%% The TCP connection beside the ring dies repeatedly while messages are being sent. The link remains the same link (a new one
+%% would begin with no resumes) on its device, and all messages arrive once and in order.
+connection_dies(_Config) ->
+    Faults = #{env => [{"BEAMWAY_ALLOW_FAULTS", "true"}]},
+    {One, OneNode, Other, OtherNode} = pair(Faults, Faults),
+    Collector = beamway_peer:run(Other, fun() -> spawn(fun() -> beamway_cut_load:numbers(0) end) end),
+    Resumes = fun() -> [resumes(One, OtherNode), resumes(Other, OneNode)] end,
+    [begin
+         Before = Resumes(),
+         ok = beamway_peer:run(One, fun() -> lists:foreach(fun(N) -> Collector ! {number, N} end, lists:seq(Round * 1000 - 999, Round * 1000)) end),
+         ok = beamway_peer:call(Peer, beamway, fault, [Node, #{disconnect => true}]),
+         %% A connection whose last packet arrives late may be followed by another one.
+         _ = beamway_peer:wait_until(fun() -> lists:all(fun({Was, Is}) -> Is > Was end, lists:zip(Before, Resumes())) end, ?NODEDOWN_MS)
+     end || {Round, Peer, Node} <- [{1, One, OtherNode}, {2, Other, OneNode}, {3, One, OtherNode}, {4, Other, OneNode}]],
+    _ = beamway_peer:wait_until(fun() -> beamway_cut_load:last_number(Other, Collector) =:= 4000 end, ?NODEDOWN_MS),
+    beamway_peer:assert_link(One, OtherNode, rdma),
+    beamway_peer:assert_link(Other, OneNode, rdma).
+
+resumes(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
+    maps:get(resumes, Info, 0).
 
 reconnects_leave_nothing(_Config) ->
     {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
