@@ -140,7 +140,7 @@ line_test_() ->
     {Slope, Low, High} = line([{float(T), 3.0 * T + 1} || T <- lists:seq(1, 20)]),
     [?_assert(abs(Slope - 3) < 1.0e-9), ?_assert(abs(Low - 3) < 1.0e-9), ?_assert(abs(High - 3) < 1.0e-9)].
 
-%% Of a hundred noisy lines, the interval must contain the true slope for about 95.
+%% For about 95 of a hundred noisy lines, the interval must contain the true slope.
 interval_holds_the_slope_test() ->
     _ = rand:seed(exsss, 7),
     Holds = [held || _ <- lists:seq(1, 100),

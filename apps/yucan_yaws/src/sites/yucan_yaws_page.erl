@@ -116,7 +116,7 @@ bad({Location, Module, What}, File) ->
     Line = case Location of {L, _} -> L; none -> 1; L -> L end,
     throw({page, [File, $:, integer_to_binary(Line), ": ", Module:format_error(What)]}).
 
-%% Returns the records of yaws_api.hrl and yaws.hrl. An installed application has no directory `include', so `priv' links to them.
+%% Returns the records of yaws_api.hrl and yaws.hrl. An installed application has no `include' directory, so `priv' links to them.
 records() ->
     case persistent_term:get({?MODULE, records}, none) of
         none ->
