@@ -169,8 +169,8 @@ fd_of([]) -> error.
 
 -ifdef(TEST).
 
-%% Tests the messages that a real socket sends to its owner: first the peer sends data, which nobody expects, until the socket becomes passive, and
-%% then it closes the connection.
+%% Tests the messages that a real socket sends to its owner: first the peer sends unexpected data until the socket becomes passive, and then it
+%% closes the connection.
 events_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
     {ok, Port} = inet:port(Listen),
