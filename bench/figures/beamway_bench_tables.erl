@@ -268,6 +268,10 @@ day(Seconds) ->
 so_many_verdicts_at_most_test() ->
     ?assert(length(verdicts()) =< 120).
 
+the_first_page_has_few_rows_test() ->
+    [Rows] = [Rows || {table, "readme", {brief, Rows}} <- beamway_bench_published:config()],
+    ?assert(length(Rows) =< 6).
+
 %% Among a hundred results, one is expected to look significant by chance.
 a_verdict_needs_significance_test_() ->
     Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
