@@ -25,9 +25,9 @@ tree() ->
      {"apps/one/README.md", ["| module | role |", "| --- | --- |", "| `one`, `two` | add |"]},
      {"apps/one/src/one.erl", ["-module(one).", "-export([one/1]).", "", "%% @doc Adds `$.' and \"one\".", "-spec one(integer()) -> integer().", "one(N) -> two:plus(N, $.)."]},
      {"apps/one/src/two.erl", ["%% @private", "-module(two).", "-export([plus/2]).", "plus(A, B) -> A + B."]},
-     {"README.md", ["See the [documents](docs/README.md#one-heading) and [`one`](apps/one/README.md). `one:one/1` adds one,", "", "```", "[no](link)", "```"]},
+     {"README.md", ["See the [documents](docs/README.md#one-heading) and [`one`](apps/one/README.md).", "`one:one/1` adds one.", "", "```", "[no](link)", "```"]},
      {"docs/README.md", ["# One `heading`", "", "[Two](guide/two.md), [decisions](decisions/README.md)."]},
-     {"docs/guide/two.md", ["A sentence. Another one.", "- An item", "- and one."]},
+     {"docs/guide/two.md", ["A sentence.", "Another one.", "- An item", "- and one."]},
      {"docs/decisions/README.md", ["- [Why?](three.md#why)"]},
      {"docs/decisions/three.md", ["[All](README.md).", "", "## Why?", "", "*2026-01-02 · in force*"]},
      {"scripts/prose-rules", ["sad phrase\twrite a happy one", "~\\bhabit\twrite 'custom'"]},
@@ -124,8 +124,11 @@ tables(Config) ->
           [{"docs/guide/two.md", ["| a | b |", "| --- | --- |", "| `a | b` | c |", "| `a \\| b` | c |", "", "| a |"]}], Config).
 
 lines(Config) ->
-    found(["docs/guide/two.md:5: the sentence goes on in the next line; write it in one"], ["lines"],
-          [{"docs/guide/two.md", ["# A heading", "A sentence.", "And (one more.)", "", "A broken", "sentence.", "- an item", "- another", "", "    | a |", "```", "code", "code", "```"]}],
+    found(["docs/guide/three.md:1: 3 sentences in one line; write each in its own", "docs/guide/three.md:3: 2 sentences in one line; write each in its own",
+           "docs/guide/two.md:5: the sentence goes on in the next line; write it in one"], ["lines"],
+          [{"docs/guide/three.md", ["A sentence. `Code` starts the next (as here. And here), e.g. No. 3 of 2.5. And \"One. Two.\" is a quotation.", "",
+                                    "- **A title.** Its sentence! Another one.", "", "1. A. Turing (**one**)", "", "| One. Two. |"]},
+           {"docs/guide/two.md", ["# A heading", "A sentence.", "And (one more.)", "", "A broken", "sentence.", "- an item", "- another", "", "    | a |", "```", "code", "code", "```"]}],
           Config).
 
 rooms(Config) ->
