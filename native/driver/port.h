@@ -11,9 +11,9 @@
 #include "establish.h"
 #include "fault.h"
 #include "late.h"
+#include "lone_caller.h"
 #include "pump.h"
 #include "reply.h"
-#include "rounds.h"
 #include "senders.h"
 
 /*

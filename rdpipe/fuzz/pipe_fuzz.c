@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "run/control.h"
-#include "copy/item.h"
+#include "copy/copy_item.h"
 #include "run/pipeline.h"
 #include "stream/rdframe.h"
 #include "stream/compress.h"

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-#include "copy/jobs.h"
+#include "copy/copy_jobs.h"
 
 typedef struct {
     unsigned number;

@@ -7,7 +7,7 @@
  */
 #include "line.h"
 
-#include "../../driver/rounds.h"
+#include "../../driver/lone_caller.h"
 
 static int descriptors;
 

@@ -7,7 +7,7 @@
 #define _GNU_SOURCE
 #include "pump_ends.h"
 
-#include "../../driver/rounds.h"
+#include "../../driver/lone_caller.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

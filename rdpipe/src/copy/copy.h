@@ -14,7 +14,7 @@
 /*
  * A copy is a pipeline of four filters, which rdpipe's agents run for rdcp:
  *
- *   source: list    names the files to copy                                        (item.h)
+ *   source: list    names the files to copy                                   (copy_item.h)
  *   target: have    adds to each file how much of it the target already has, with a digest
  *   source: pack    sends what is missing
  *   target: unpack  writes it

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "item.h"
+#include "copy_item.h"
 
 /* Cannot occur in the document, because each line begins with a digit. */
 #define END_OF_DOCUMENT "."

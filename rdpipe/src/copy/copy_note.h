@@ -2,7 +2,7 @@
 #ifndef RD_COPY_NOTE_H
 #define RD_COPY_NOTE_H
 
-#include "item.h"
+#include "copy_item.h"
 
 /*
  * The part of a large file has a note in an extended attribute. The note gives the size and time of

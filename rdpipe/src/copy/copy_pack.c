@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The third part of a copy: sends the content that the target does not have yet. Where reading a
- * small file takes a long time, several are read in parallel (jobs.h), but sent in order. */
+ * small file takes a long time, several are read in parallel (copy_jobs.h), but sent in order. */
 #include "copy_delta.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "jobs.h"
+#include "copy_jobs.h"
 #include "stream/rdframe.h"
 #include "sparse.h"
 

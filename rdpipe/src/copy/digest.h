@@ -2,7 +2,7 @@
 #ifndef RD_DIGEST_H
 #define RD_DIGEST_H
 
-#include "item.h"
+#include "copy_item.h"
 
 /*
  * Digests of a file's content. All kinds skip pieces that are all zeros, so that holes need not be

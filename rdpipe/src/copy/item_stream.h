@@ -2,7 +2,7 @@
 #ifndef RD_ITEM_STREAM_H
 #define RD_ITEM_STREAM_H
 
-#include "item.h"
+#include "copy_item.h"
 
 /* Reads items from one descriptor and writes them to another, many at a time, so that small files
  * are sent in large batches. */

@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "item.h"
+#include "copy_item.h"
 
 /*
  * Opens paths below a directory without trusting what is in it: no step follows a symbolic link, so

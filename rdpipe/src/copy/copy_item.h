@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_ITEM_H
-#define RD_ITEM_H
+#ifndef RD_COPY_ITEM_H
+#define RD_COPY_ITEM_H
 
 #include "text.h"
 

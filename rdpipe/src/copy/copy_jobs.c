@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "jobs.h"
+#include "copy_jobs.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "item.h"
+#include "copy_item.h"
 
 #include <assert.h>
 #include <endian.h>

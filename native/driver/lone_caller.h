@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_ROUNDS_H
-#define BW_ROUNDS_H
+#ifndef BW_LONE_CALLER_H
+#define BW_LONE_CALLER_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_JOBS_H
-#define RD_JOBS_H
+#ifndef RD_COPY_JOBS_H
+#define RD_COPY_JOBS_H
 
 #include <stdbool.h>
 #include <stddef.h>
