@@ -219,9 +219,6 @@ wake_result_t pump_wake(bw_pump_t *pump);
 /* Called when the poller reports that the connection accepts bytes again. */
 wake_result_t pump_has_room(bw_pump_t *pump);
 
-/* Makes the VM poll the link from now on. Returns false if that fails. */
-bool pump_begin_polling(bw_pump_t *pump);
-
 /* Returns whether a write has found that the connection is lost. ERTS may miss the event for it,
  * because an event is lost if it occurs while the port reads on a scheduler that polls
  * (erl_check_io.c). */
@@ -234,5 +231,10 @@ static inline bool pump_is_cut(const bw_pump_t *pump)
 
 /* Checks the ring once on behalf of the spinning poller. */
 wake_result_t pump_look(bw_pump_t *pump);
+
+/* ---- pump_poll.c: what the VM polls for ---- */
+
+/* Makes the VM poll the link from now on. Returns false if that fails. */
+bool pump_begin_polling(bw_pump_t *pump);
 
 #endif

@@ -6,9 +6,10 @@
 #include "pump.h"
 
 /*
- * Shared by pump_out.c, pump_in.c and pump_wake.c, which are the only files that include it. As in
- * pump.h, all calls are made under the port lock. pump_out.c and pump_in.c do not call each other:
- * only pump_wake.c calls both. Functions that run for each frame are inline.
+ * Shared by pump_wake.c, pump_out.c, pump_in.c and pump_poll.c, which are the only files that
+ * include it. As in pump.h, all calls are made under the port lock. Calls between these files go
+ * only downwards: pump_wake.c calls the other three, pump_out.c calls only pump_poll.c, and
+ * pump_in.c and pump_poll.c call none of the others. Functions that run for each frame are inline.
  */
 
 /* How much one call may write on a scheduler thread. Copying this much takes well under a
@@ -61,7 +62,13 @@ static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
 
 void pump_start_frames(bw_pump_t *pump);
 
-/* ---- pump_wake.c ---- */
+/* ---- pump_in.c ---- */
+
+/* Like pump_receive, but with the remaining budget of the caller, from which it subtracts what it
+ * has read. */
+pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
+
+/* ---- pump_poll.c ---- */
 
 /* Makes the VM poll for the events that the link now wants. Must be called after anything that may
  * change them. */
@@ -77,11 +84,5 @@ static inline void pump_come_back(bw_pump_t *pump)
     else
         pump->comes_back = true;
 }
-
-/* ---- pump_in.c ---- */
-
-/* Like pump_receive, but with the remaining budget of the caller, from which it subtracts what it
- * has read. */
-pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
 
 #endif
