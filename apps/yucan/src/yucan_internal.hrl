@@ -18,7 +18,9 @@
     %% The host name that the client requested in TLS.
     sni = undefined :: undefined | binary(),
     %% The requirements that the client's certificate had to meet in the TLS handshake; `none' without TLS.
-    asked = none :: none | yucan_tls:asked()
+    asked = none :: none | yucan_tls:asked(),
+    %% The module that writes a response if the handler sends it in steps (yucan_answer). It has the functions send/3 and inform/3 of yucan_reply.
+    writer = yucan_reply :: module()
 }).
 
 %% A server's limits in compiled form. yucan_config:limits_table/0 documents each of them.

@@ -141,7 +141,7 @@ effect({stop, _}, State) -> ended(flush(State)).
 
 request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, template = Template, h2 = H2, served = Served} = State) ->
     Stream = yucan_h2_stream:new(self(), Id, Socket),
-    case yucan_h2_request:parse(Fields, Fin, Limits, Template#req{conn = Conn#conn{socket = {yucan_h2_stream, Stream}}}) of
+    case yucan_h2_request:parse(Fields, Fin, Limits, Template#req{conn = Conn#conn{socket = {yucan_h2_stream, Stream}, writer = yucan_h2_reply}}) of
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),

@@ -36,9 +36,9 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
 
 answer(Req, Site) ->
     try
-        yucan_h2_reply:send(yucan_exchange:answer(Req, Site), Req)
+        yucan_h2_reply:send(yucan_exchange:answer(Req, Site), Req, Site)
     catch
-        Class:Reason:Stack -> yucan_h2_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req)
+        Class:Reason:Stack -> yucan_h2_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req, Site)
     end.
 
 %% Calls the function that has taken over the stream. When it returns, the stream ends (see

@@ -3,7 +3,7 @@
 %% marks the end of the body.
 -module(yucan_h2_reply).
 
--export([send/2, inform/3, refusal/1]).
+-export([send/3, inform/3, refusal/1]).
 
 -include("yucan_internal.hrl").
 
@@ -11,12 +11,12 @@
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
--spec send(yucan_exchange:answer(), #req{}) -> yucan_progress:outcome() | yucan_progress:stream().
-send({Status, Headers, Body} = Answer, Req) when is_integer(Status), Status =< 999, is_list(Headers),
+-spec send(yucan_exchange:answer(), #req{}, #site{}) -> yucan_progress:outcome() | yucan_progress:stream().
+send({Status, Headers, Body} = Answer, Req, _) when is_integer(Status), Status =< 999, is_list(Headers),
         (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
     written(Answer, Req);
-send({done, Outcome}, _) -> Outcome;
-send(Other, _) -> error({bad_response, Other}).
+send({done, Outcome}, _, _) -> Outcome;
+send(Other, _, _) -> error({bad_response, Other}).
 
 written({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
 written({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);

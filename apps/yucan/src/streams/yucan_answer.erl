@@ -17,13 +17,10 @@ send(Response, Req) -> step(Response, Req).
 open(Status, Headers, Req) -> step({Status, Headers, {stream, open}}, Req).
 
 %% The result is stored until the handler returns `sent'.
-step(Response, #req{conn = #conn{server = Server}} = Req) ->
+step(Response, #req{conn = #conn{server = Server, writer = Writer}} = Req) ->
     yucan_progress:kept() =:= undefined andalso yucan_progress:written() =:= undefined orelse error({bad_response, already_sent}),
     Site = persistent_term:get({yucan, Server}),
-    yucan_progress:keep(send_by_version(yucan_exchange:ready(Response, Req, Site), Req, Site)).
-
-send_by_version(Answer, #req{version = 20} = Req, _) -> yucan_h2_reply:send(Answer, Req);
-send_by_version(Answer, Req, Site) -> yucan_reply:send(Answer, Req, Site).
+    yucan_progress:keep(Writer:send(yucan_exchange:ready(Response, Req, Site), Req, Site)).
 
 %% @doc Writes a part of the body. `closed' means that the client has disconnected, and `timeout' that it has not accepted any data for `send_ms'.
 -spec write(iodata(), yucan_req:req()) -> ok | {error, closed | timeout}.
@@ -48,12 +45,9 @@ cut() ->
 -spec inform(Status :: 102..199, yucan_handler:headers(), yucan_req:req()) -> ok | {error, not_supported | closed | timeout}.
 inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
     {error, not_supported};
-inform(Status, Headers, #req{conn = #conn{socket = Socket}} = Req) when Status =/= 101, Status > 100, Status < 200 ->
+inform(Status, Headers, #req{conn = #conn{socket = Socket, writer = Writer}} = Req) when Status =/= 101, Status > 100, Status < 200 ->
     yucan_progress:has_begun() andalso error({bad_response, already_sent}),
     ok = yucan_transport:release(Socket),
-    yucan_stream:sent(inform_by_version(Status, Headers, Req));
+    yucan_stream:sent(Writer:inform(Status, Headers, Req));
 inform(Status, _, _) ->
     error({bad_response, {informational, Status}}).
-
-inform_by_version(Status, Headers, #req{version = 20} = Req) -> yucan_h2_reply:inform(Status, Headers, Req);
-inform_by_version(Status, Headers, Req) -> yucan_reply:inform(Status, Headers, Req).

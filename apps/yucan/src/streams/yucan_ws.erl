@@ -99,9 +99,10 @@ check(Req, Options) ->
         _ -> check_upgrade(Req, Options)
     end.
 
-%% HTTP/2 needs neither a key nor the upgrade headers (RFC 8441). yucan_h2_request has checked everything else.
+%% HTTP/2 needs neither a key nor the upgrade headers (RFC 8441). yucan_h2_request, which has checked everything else, adds `upgrade' to the request
+%% for a WebSocket, and no other request over HTTP/2 can have this header.
 check_tunnel(Req, Options) ->
-    Tunnel = yucan_h2_request:is_tunnel(Req),
+    Tunnel = has_token(<<"upgrade">>, <<"websocket">>, Req),
     case is_welcome(Req, Options) of
         _ when not Tunnel -> yucan_error:page(400, <<"A WebSocket is expected here">>);
         true ->
