@@ -9,7 +9,7 @@
 
 -export([all/0, suite/0, end_per_testcase/2]).
 -export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1, why/1, senders/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, kinds_of_link/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history, why, senders,
-     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, port_in_use, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, kinds_of_link, bad_questions, command, demo, port_in_use, bad_words].
 
 end_per_testcase(_, _) ->
     _ = [os:cmd("kill -KILL " ++ integer_to_list(Pid)) || Port <- erlang:ports(), {name, Name} <- [erlang:port_info(Port, name)],
@@ -529,6 +529,29 @@ files(_) ->
     [{200, _, _} = yucan_client:get(Port, ["/", File]) || [File] <- Named],
     {400, _, _} = yucan_client:get(Port, "/../console.app"),
     {404, _, _} = yucan_client:get(Port, "/nothing.js").
+
+%% The page of the cluster has a name for each kind of link, and the style sheet has a colour for it in each theme.
+kinds_of_link(_) ->
+    Www = filename:join(code:lib_dir(beamway_console, priv), "www"),
+    [Page, Style] = [begin {ok, Text} = file:read_file(filename:join(Www, File)), Text end || File <- ["pages/cluster.js", "style.css"]],
+    Kinds = lists:sort([atom_to_binary(Kind) || Kind <- kinds()]),
+    [Names] = captured("const kinds = \\{(.*?)\\};", Page),
+    ?assertEqual(Kinds, lists:sort(captured("(\\w+): \"", Names))),
+    [Light, Dark] = captured("^:root[^{]*\\{(.*?)\\}", Style),
+    [?assertEqual([], Kinds -- captured("--(\\w+): #", Theme)) || Theme <- [Light, Dark]].
+
+captured(Pattern, Text) ->
+    {match, Found} = re:run(Text, Pattern, [global, multiline, dotall, {capture, all_but_first, binary}]),
+    lists:append(Found).
+
+%% Returns the members of the type beamway_kind:label(), because beamway_kind:all/0 contains neither `inet' nor `tls'.
+kinds() ->
+    {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(filename:join(code:lib_dir(beamway, ebin), "beamway_kind.beam"), [abstract_code]),
+    members({user_type, 0, label, []}, maps:from_list([{Name, Type} || {attribute, _, type, {Name, Type, []}} <- Forms])).
+
+members({user_type, _, Name, []}, Types) -> members(maps:get(Name, Types), Types);
+members({type, _, union, Members}, Types) -> [Atom || Member <- Members, Atom <- members(Member, Types)];
+members({atom, _, Atom}, _) -> [Atom].
 
 bad_questions(_) ->
     [{Peer, _}] = started(1),
