@@ -25,13 +25,15 @@
 #define BW_FLIGHT_LEAST_BYTES ((uint64_t)256 * 1024)
 #define BW_FLIGHT_DRAIN_BYTES ((uint64_t)128 * 1024)
 #define BW_FLIGHT_MOST_BYTES ((uint64_t)1024 * 1024 * 1024)
-#define BW_FLIGHT_DRAIN_SAMPLES 6u /* the kernel's round trip is an average over many packets */
 #define BW_FLIGHT_TRUST_US ((uint64_t)10 * 1000000)
-#define BW_FLIGHT_FORGET_US ((uint64_t)15 * 1000000) /* a rate halves in two thirds of this */
-#define BW_FLIGHT_SAMPLE_US ((uint64_t)5000) /* samples are this far apart, and one round trip */
-#define BW_FLIGHT_SLACK_US                                                                         \
-    ((uint64_t)2000) /* a round trip may vary by this much without a queue                         \
-                      */
+/* The kernel's round trip is an average over many packets, so one sample is not enough. */
+#define BW_FLIGHT_DRAIN_SAMPLES 6u
+/* A rate that is not reached any more halves in about two thirds of this time. */
+#define BW_FLIGHT_FORGET_US ((uint64_t)15 * 1000000)
+/* Samples are at least this far apart, and at least one round trip. */
+#define BW_FLIGHT_SAMPLE_US ((uint64_t)5000)
+/* A round trip may vary by this much without a queue. */
+#define BW_FLIGHT_SLACK_US ((uint64_t)2000)
 
 typedef struct {
     uint64_t limit;                 /* 0 before the first sample */
