@@ -13,7 +13,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1, an_answer_after_the_end/1,
-         pairs_that_talk_much/1, bad_environment/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1, a_vm_that_is_no_node/1]).
+         pairs_that_talk_much/1, bad_environment/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, a_new_version_hides_nothing/1, warnings_are_shown/1, a_vm_that_is_no_node/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -23,7 +23,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once, an_answer_after_the_end,
-     pairs_that_talk_much, bad_environment, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown, a_vm_that_is_no_node].
+     pairs_that_talk_much, bad_environment, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, a_new_version_hides_nothing, warnings_are_shown, a_vm_that_is_no_node].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -416,6 +416,17 @@ an_attribute_is_defined_anew(Config) ->
                 [{function, {ok, node()}, fun() -> call(Config, "d", placement, insert, [anew, {dynamic, {erlang, hd, [[node()]]}, #{min_interval => 60000}}]) end},
                  {value, {ok, 42}, fun() -> call(Config, "d", placement, insert, [anew, 42]) end},
                  {gone, {unknown, missing}, fun() -> call(Config, "d", placement, delete, [anew]) end}]].
+
+%% When the version of a node has changed, all of its values are dropped. A caller that needed only one of them must not
+%% miss the others, which were still fresh when it asked.
+a_new_version_hides_nothing(Config) ->
+    Node = node_of(Config, "d"),
+    Fetch = fun(Names) -> #{Node := #{attributes := Known}} = call(Config, "a", placement_cache, fetch, [[Node], Names, #{}]), maps:map(fun(_, One) -> result(One) end, Known) end,
+    ok = call(Config, "d", placement, insert, [here, {dynamic, {erlang, node, []}, #{ttl => 60000}}]),
+    ?assertEqual(#{here => {ok, Node}}, Fetch([here])),
+    ok = call(Config, "d", placement, insert, [later, 7]),
+    ?assertEqual(#{here => {ok, Node}, later => {ok, 7}}, Fetch([here, later])),
+    [ok = call(Config, "d", placement, delete, [Name]) || Name <- [here, later]].
 
 result({ok, Value, _, _, _}) -> {ok, Value};
 result({unknown, _} = Unknown) -> Unknown.

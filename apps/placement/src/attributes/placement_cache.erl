@@ -36,6 +36,10 @@
                      max_age => non_neg_integer(), %% maximum age of a value in ms; by default, each attribute's own ttl applies
                      live => boolean()}.           %% send requests even if the values are known
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -define(SERVER, ?MODULE).
 %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{silent, Node}, [silence()]} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
 -define(KNOWN, placement_known).
@@ -77,11 +81,14 @@ fetch(Nodes, Names, Options) ->
     Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
     ok = ask_ahead([{Node, Ageing} || Node <- Wanted, Ageing <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now, Known), Options)]], Ageing =/= []]),
     Answered = ask(Open, Now, Now + Deadline),
-    Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
+    %% If the node's version has changed, its answer has dropped the values for which it was not asked.
+    Dropped = [{Node, Gone} || {Node, ok} <- maps:to_list(Answered), Gone <- [[Name || Name <- Distinct, entry(Node, Name, Now) =:= none]], Gone =/= []],
+    Complete = maps:merge(Answered, ask(Dropped, Now, Now + Deadline)),
+    Got = maps:merge(Complete, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
     %% A value that was fresh when this call began, or that has arrived since, must not count as too old just because
     %% other nodes took longer to answer.
-    Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Known),
+    Waited = Known#{waited => After - Now},
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
 %% @doc Returns how many requests this node has sent to other nodes so far, for measurements.
@@ -128,13 +135,13 @@ is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
 %% Returns the node's last answer, or the value that arrived through the carrier. With `max_age' the more recent of the
-%% two is used; otherwise the carrier's value, if it is fresh, replaces an answer that is so old that it would be
-%% refreshed.
+%% two is used; otherwise the carrier's value, if it was fresh when the call began, replaces an answer that is so old
+%% that it would be refreshed.
 entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
           when is_map_key(max_age, Options), ToldAge + Now - At < Age + Elapsed;
-               not is_map_key(max_age, Options), ToldAge + Now - At =< ToldTtl, 4 * (Age + Elapsed) > 3 * Ttl ->
+               not is_map_key(max_age, Options), ToldAge =< ToldTtl, 4 * (Age + Elapsed) > 3 * Ttl ->
             {Answer, Now - At};
         {_, Own} -> Own
     end.
@@ -229,8 +236,10 @@ known(none, Status, _) -> {unknown, Status};
 known({{unknown, Reason}, _}, ok, _) -> {unknown, Reason};
 known({{unknown, _}, _}, Status, _) -> {unknown, Status};
 known({{ok, Value, Age, Unit, Ttl, Tolerance}, Elapsed}, Status, Options) ->
-    aged(Value, Age + Elapsed, Unit, Tolerance, case Options of #{max_age := Max} -> Max; _ -> max(Ttl, slack(Status)) end, Status);
-known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := Max}) -> aged(Value, Age + Elapsed, Unit, Tolerance, Max, Status);
+    Max = maps:get(max_age, Options, max(Ttl, slack(Status))),
+    aged(Value, Age + Elapsed, Unit, Tolerance, Max + map_get(waited, Options), Status);
+known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := Max, waited := Waited}) ->
+    aged(Value, Age + Elapsed, Unit, Tolerance, Max + Waited, Status);
 known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason of timeout -> {too_old, Age + Elapsed}; _ -> Reason end};
 known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
 
@@ -497,3 +506,25 @@ unfollowed(Node, #state{follows = Follows} = State) ->
             State#state{follows = maps:remove(Node, Follows)};
         _ -> State
     end.
+
+-ifdef(TEST).
+
+%% The values were fresh when the call began, and then it waited 900 ms for another node.
+fresh_when_the_call_began_test_() ->
+    {setup, fun() -> ets:new(?KNOWN, [named_table, public]) end, fun ets:delete/1,
+     fun(_) ->
+             Now = erlang:monotonic_time(millisecond),
+             Own = fun(Age) -> ets:insert(?KNOWN, {{n, a}, {ok, own, 0, none, 1000, 0}, Now - Age, pull}) end,
+             Value = fun(Told, Options) ->
+                             Known = Options#{told => {Now, #{{n, a} => {ok, told, Told, none, 1000, 0}}}, waited => 900},
+                             case view(n, [a], Known, Now + 900, not_asked, #{}) of
+                                 #{attributes := #{a := {ok, V, _, _, _}}} -> V;
+                                 #{attributes := #{a := {unknown, _}}} -> unknown
+                             end
+                     end,
+             [fun() -> true = Own(OwnAge), ?assertEqual(Wanted, Value(ToldAge, Options)) end
+              || {OwnAge, ToldAge, Options, Wanted} <- [{2000, 900, #{}, told}, {900, 2000, #{}, own}, {2000, 1001, #{}, unknown},
+                                                        {2000, 400, #{max_age => 500}, told}, {400, 2000, #{max_age => 500}, own},
+                                                        {2000, 600, #{max_age => 500}, unknown}]]
+     end}.
+-endif.
