@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../link/clock.h"
 #include "../link/shm/inside.h"
 #include "../link/token.h"
 
@@ -83,20 +83,12 @@ bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size
     return status;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* A peer normally sends its message right after connecting. All peers share one time limit, but a
  * peer that is queued behind silent ones gets a little more time. */
 static bool has_spoken(int fd, int64_t end_ms)
 {
     struct pollfd peer = {.fd = fd, .events = POLLIN};
-    int64_t left = end_ms - now_ms();
+    int64_t left = end_ms - bw_clock_ms();
 
     return poll(&peer, 1, left > 1 ? (int)left : 1) > 0;
 }
@@ -112,7 +104,7 @@ static bool is_good(int fd, const bw_shm_listener_t *listener, int64_t end_ms, h
 bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
                               bw_channel_t **channel_p, bw_error_t *error_p)
 {
-    int64_t end_ms = now_ms() + BW_CHANNEL_SILENT_MS;
+    int64_t end_ms = bw_clock_ms() + BW_CHANNEL_SILENT_MS;
 
     /* Checks every connection that can be queued, because a valid channel may be queued behind
      * unauthenticated clients. */

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "erl_driver.h"
-
 #include "../link/buffer.h"
+#include "vm_clock.h"
 
 /* How many times one call retries if the inner link accepts bytes again right after it accepted
  * none. */
@@ -32,11 +31,6 @@ typedef struct {
 static faulty_t *faulty_of(const bw_link_t *link)
 {
     return (faulty_t *)(uintptr_t)link;
-}
-
-static uint64_t now_us(void)
-{
-    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
 }
 
 static bool waits_in(const faulty_t *faulty)
@@ -73,7 +67,7 @@ static bool has_room(const faulty_t *faulty)
 /* Passes the bytes that are due, or all of them, to the inner link. */
 static void push(faulty_t *faulty, bool all)
 {
-    uint64_t now = now_us(), to = faulty->held.head;
+    uint64_t now = bw_now_us(), to = faulty->held.head;
     int rounds = ROUNDS;
 
     if (!all)
@@ -97,7 +91,7 @@ static void push(faulty_t *faulty, bool all)
 /* Records that `n` more bytes are held, and passes those that are due. */
 static void took(faulty_t *faulty, size_t n)
 {
-    uint64_t now = now_us();
+    uint64_t now = bw_now_us();
 
     if (bw_buffer_fill(&faulty->held) == 0)
         faulty->taken_us = now;
@@ -164,7 +158,7 @@ static bw_status_t faulty_peek(bw_link_t *link, bw_span_t *span_p)
 {
     faulty_t *faulty = faulty_of(link);
     bw_link_stats_t stats;
-    uint64_t now = now_us(), open;
+    uint64_t now = bw_now_us(), open;
     bw_status_t status;
 
     push(faulty, false);
@@ -240,7 +234,7 @@ static bool faulty_is_silent(bw_link_t *link)
     const faulty_t *faulty = faulty_of(link);
 
     return (faulty->fault.holds_out && bw_buffer_fill(&faulty->held) > 0 &&
-            now_us() - faulty->taken_us >= SILENT_US) ||
+            bw_now_us() - faulty->taken_us >= SILENT_US) ||
            faulty->inner->ops->is_silent(faulty->inner);
 }
 
@@ -330,7 +324,7 @@ bw_link_t *bw_fault_behind(bw_link_t *link)
 void bw_fault_change(bw_link_t *link, const bw_fault_t *fault)
 {
     faulty_t *faulty = faulty_of(link);
-    uint64_t now = now_us();
+    uint64_t now = bw_now_us();
 
     faulty->fault = *fault;
     bw_fault_retime(&faulty->in, fault, now);
@@ -342,7 +336,7 @@ uint64_t bw_fault_due_us(const bw_link_t *link)
 {
     const faulty_t *faulty = faulty_of(link);
     const bw_fault_t *fault = &faulty->fault;
-    uint64_t now = now_us();
+    uint64_t now = bw_now_us();
 
     return bw_least(bw_fault_wait_us(&faulty->in, fault, fault->holds_in, now),
                     bw_fault_wait_us(&faulty->out, fault, fault->holds_out, now));
@@ -401,7 +395,7 @@ bw_status_t bw_fault_before(bw_link_t *inner, const bw_fault_t *fault, bw_link_t
     faulty->inner = inner;
     faulty->fault = *fault;
     faulty->in.seen = faulty->in.open = stats.bytes_in;
-    faulty->in.random = faulty->taken_us = now_us();
+    faulty->in.random = faulty->taken_us = bw_now_us();
     faulty->out.random = faulty->in.random + 1;
     faulty->ops = ops_before(inner->ops);
     faulty->link.ops = &faulty->ops;

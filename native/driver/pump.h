@@ -14,6 +14,7 @@
 #include "queued_frames.h"
 #include "session.h"
 #include "traffic.h"
+#include "vm_clock.h"
 
 /*
  * Moves frames between the VM and a link in both directions. All calls are made under the port
@@ -80,17 +81,6 @@ typedef struct {
     bw_spin_t spin;
     bool spinning; /* the poller is spinning, so the link is not armed for reading */
 } bw_pump_t;
-
-/* Return the current time on the VM's monotonic clock. */
-static inline int64_t bw_now_ms(void)
-{
-    return erl_drv_monotonic_time(ERL_DRV_MSEC);
-}
-
-static inline uint64_t bw_now_us(void)
-{
-    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
-}
 
 /* ---- pump_out.c: from the VM to the link ---- */
 

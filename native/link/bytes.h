@@ -34,4 +34,9 @@ static inline uint64_t bw_least(uint64_t left, uint64_t right)
     return left < right ? left : right;
 }
 
+static inline uint64_t bw_greatest(uint64_t left, uint64_t right)
+{
+    return left > right ? left : right;
+}
+
 #endif

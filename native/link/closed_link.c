@@ -5,8 +5,9 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 #define DISCARD_BYTES ((size_t)512 * 1024) /* takes 0.1 ms */
 #define DISCARD_ROUNDS 64
@@ -19,14 +20,6 @@ bool bw_discard(int socket, int rounds)
     return true;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void send_rest(int socket, struct iovec rest, int64_t closed_ms)
 {
     struct pollfd room = {.fd = socket, .events = POLLOUT};
@@ -34,24 +27,24 @@ static void send_rest(int socket, struct iovec rest, int64_t closed_ms)
     ssize_t n;
 
     do {
-        left = (quiet_ms < end_ms ? quiet_ms : end_ms) - now_ms();
+        left = (quiet_ms < end_ms ? quiet_ms : end_ms) - bw_clock_ms();
         if (poll(&room, 1, left > 0 ? (int)left : 0) <= 0)
             return;
         n = send(socket, rest.iov_base, rest.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return;
         if (n > 0) {
-            quiet_ms = now_ms() + BW_LEFTOVER_QUIET_MS;
+            quiet_ms = bw_clock_ms() + BW_LEFTOVER_QUIET_MS;
             rest.iov_base = (char *)rest.iov_base + n;
             rest.iov_len -= (size_t)n;
         }
-    } while (rest.iov_len > 0 && now_ms() < end_ms);
+    } while (rest.iov_len > 0 && bw_clock_ms() < end_ms);
 }
 
 void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms)
 {
     if (leftover->unsent.iov_len > 0) {
-        send_rest(leftover->socket, leftover->unsent, now_ms() - waited_ms);
+        send_rest(leftover->socket, leftover->unsent, bw_clock_ms() - waited_ms);
         (void)shutdown(leftover->socket, SHUT_WR);
     }
     for (int i = 0; i < 3; i++)

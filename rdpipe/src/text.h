@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "link.h"
 
 /* The origin of a fault. A fault of an earlier kind in this list explains one of a later kind. */
@@ -65,10 +65,7 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
 /* Returns the time of a monotonic clock in microseconds. */
 static inline int64_t rd_now_us(void)
 {
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return (int64_t)bw_clock_us();
 }
 
 static inline int64_t rd_now_ms(void)

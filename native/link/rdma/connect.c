@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <sys/epoll.h>
 
+#include "../clock.h"
 #include "address.h"
 #include "service.h"
 
@@ -121,7 +122,7 @@ void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection)
         bw_rdma_connection_release(connection);
         /* The unsent bytes are lost, and the connection is freed in the next round. */
         if (connection->is_leaving)
-            connection->deadline_ms = bw_rdma_now_ms();
+            connection->deadline_ms = bw_clock_ms();
     } else {
         bw_rdma_connection_fail(connection, BW_SYSTEM, "the RDMA device was removed");
     }
@@ -147,7 +148,7 @@ static void begin_connecting(bw_rdma_connection_t *connection)
 
     bw_rdma_sockaddr(&order->from, 0, &from);
     bw_rdma_sockaddr(&order->to, order->to.port, &to);
-    connection->deadline_ms = bw_rdma_now_ms() + order->timeout_ms;
+    connection->deadline_ms = bw_clock_ms() + order->timeout_ms;
     if (rdma_create_id(bw_rdma_service_channel(), &connection->id, NULL, RDMA_PS_TCP) != 0) {
         connection->id = NULL;
         bw_rdma_connection_fail(connection, BW_SYSTEM, "an id of the connection manager: %s",

@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "../clock.h"
 
 #define LINGER_MS 1000 /* how long a closed link may take to send the rest */
 
@@ -33,14 +34,6 @@ bw_rdma_connection_t *bw_rdma_service_connections(void)
 struct rdma_event_channel *bw_rdma_service_channel(void)
 {
     return service.channel;
-}
-
-int64_t bw_rdma_now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source)
@@ -107,9 +100,9 @@ static bool all_are_freed(void)
  * meantime. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
-    int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;
+    int64_t end = bw_clock_ms() + 1000 + LINGER_MS;
 
-    while (!all_are_freed() && bw_rdma_now_ms() < end)
+    while (!all_are_freed() && bw_clock_ms() < end)
         (void)poll(NULL, 0, 1);
 }
 
@@ -147,7 +140,7 @@ static void begin_leaving(bw_rdma_connection_t *connection)
      * useful. */
     if (has_more_to_say(connection) &&
         bw_rdma_service_watch(connection->verbs.channel->fd, &connection->leaving))
-        connection->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
+        connection->deadline_ms = bw_clock_ms() + LINGER_MS;
     else
         free_connection(connection);
 }
@@ -229,7 +222,7 @@ static void channel_ready(bw_rdma_source_t *source)
 
 static int until_first_deadline(void)
 {
-    int64_t first = INT64_MAX, now = bw_rdma_now_ms();
+    int64_t first = INT64_MAX, now = bw_clock_ms();
 
     for (const bw_rdma_connection_t *connection = service.connections; connection;
          connection = connection->next)
@@ -242,7 +235,7 @@ static int until_first_deadline(void)
 
 static void check_deadlines(void)
 {
-    int64_t now = bw_rdma_now_ms();
+    int64_t now = bw_clock_ms();
     bw_rdma_connection_t *next;
 
     for (bw_rdma_connection_t *connection = service.connections; connection; connection = next) {

@@ -24,8 +24,6 @@ bw_rdma_connection_t *bw_rdma_service_connections(void);
 
 struct rdma_event_channel *bw_rdma_service_channel(void);
 
-int64_t bw_rdma_now_ms(void);
-
 /* ---- connect.c: from an order to a link ---- */
 
 /* An event of the connection manager; `data` is a copy of its private data. */
