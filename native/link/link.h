@@ -90,7 +90,7 @@ typedef struct {
     /* Statistics of the TCP connection from the kernel; 0 for other carriers. */
     uint64_t rtt_us, window_bytes; /* round trip, congestion window */
     uint64_t least_rtt_us;         /* the shortest recent round trip; 0 if not known */
-    uint64_t delivered_bytes;      /* acknowledged by the peer's kernel */
+    uint64_t delivered_bytes;      /* whole segments that the peer's kernel has, in any order */
     uint64_t retransmits;          /* segments that were sent again */
     uint64_t unanswered;   /* consecutive retransmissions of the same segment without a response */
     uint64_t ack_ms;       /* time since the peer's kernel last acknowledged anything */

@@ -7,10 +7,10 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
+#include "clock.h"
 #include "session/flight.h"
 #include "session/strands.h"
 #include "ring_memory.h"
@@ -188,14 +188,6 @@ static void poll_for(stripes_t *stripes, unsigned place)
 
 /* ---- all connections ---- */
 
-static uint64_t now_us(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 /* Takes a sample of the connections if it is time, unless so little is in flight that the limit
  * does not matter. There is no limit if the kernel does not say what it has delivered, as with
  * connections that are not over TCP. */
@@ -206,7 +198,7 @@ static void measure(stripes_t *stripes)
 
     if (stripes->strands.head - stripes->strands.out.arrived < BW_FLIGHT_DRAIN_BYTES)
         return;
-    now = now_us();
+    now = bw_clock_us();
     if (!bw_flight_is_due(flight, now))
         return;
     for (unsigned place = 0; place < stripes->strands.count; place++) {
@@ -228,10 +220,8 @@ static void measure(stripes_t *stripes)
 
 static bool may_send(const stripes_t *stripes)
 {
-    const bw_outgoing_t *out = &stripes->strands.out;
-
-    return out->next - out->arrived <
-           bw_flight_larger(stripes->flight.limit, BW_FLIGHT_DRAIN_BYTES);
+    return bw_strands_in_flight(&stripes->strands) <
+           bw_greatest(stripes->flight.limit, BW_FLIGHT_DRAIN_BYTES);
 }
 
 /* Sends as much as the path and the connections accept. */
@@ -244,7 +234,7 @@ static void send_some(stripes_t *stripes)
     measure(stripes);
     while (may_send(stripes) && (place = bw_strands_assign(&stripes->strands)) >= 0)
         push(stripes, (unsigned)place);
-    stripes->flight.is_full |= bw_strands_unassigned(&stripes->strands) > 0;
+    stripes->flight.is_full |= bw_strands_unassigned(&stripes->strands) > 0 && !may_send(stripes);
 }
 
 static void poll_all(stripes_t *stripes)

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../bytes.h"
+
 /*
  * Decides how many bytes a sender over several connections may have in flight. TCP limits each
  * connection but not their sum, so they could fill the queues of the path, and a small message
@@ -12,8 +14,9 @@
  *
  * As in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016),
  * the limit follows from the highest rate that was delivered recently and from the shortest round
- * trip. Their product fills the path, and twice the product keeps it full while a lost segment is
- * sent again. While the round trip shows no queue, the limit doubles with each round trip, because
+ * trip. Their product fills the path, and somewhat more keeps it full when acknowledgements arrive
+ * in bursts. Twice the product would fill a queue that holds as much as the path, so that segments
+ * are dropped. While the round trip shows no queue, the limit doubles with each round trip, because
  * then it is not the path that makes the sender wait, but the limit: the peer's program may
  * acknowledge much later than its kernel.
  *
@@ -28,6 +31,7 @@
 #define BW_FLIGHT_TRUST_US ((uint64_t)10 * 1000000)
 /* The kernel's round trip is an average over many packets, so one sample is not enough. */
 #define BW_FLIGHT_DRAIN_SAMPLES 6u
+#define BW_FLIGHT_PERCENT 160u /* of the product */
 /* A rate that is not reached any more halves in about two thirds of this time. */
 #define BW_FLIGHT_FORGET_US ((uint64_t)15 * 1000000)
 /* Samples are at least this far apart, and at least one round trip. */
@@ -41,17 +45,12 @@ typedef struct {
     uint64_t least_us, least_at_us; /* the shortest round trip, and when it was last seen */
     uint64_t rate, last;            /* bytes per second: the highest of recent ones, the last one */
     unsigned drain;                 /* samples still to be taken with a small limit */
-    bool is_full; /* set by the caller: the sender has had to wait since the last sample */
+    bool is_full; /* set by the caller: the limit has made the sender wait since the last sample */
 } bw_flight_t;
-
-static inline uint64_t bw_flight_larger(uint64_t left, uint64_t right)
-{
-    return left > right ? left : right;
-}
 
 static inline bool bw_flight_is_due(const bw_flight_t *flight, uint64_t now_us)
 {
-    return now_us - flight->at_us >= bw_flight_larger(flight->least_us, BW_FLIGHT_SAMPLE_US);
+    return now_us - flight->at_us >= bw_greatest(flight->least_us, BW_FLIGHT_SAMPLE_US);
 }
 
 static inline void bw_flight_take_rtt(bw_flight_t *flight, uint64_t now_us, uint64_t rtt_us)
@@ -76,9 +75,9 @@ static inline void bw_flight_take_rate(bw_flight_t *flight, uint64_t now_us, uin
     uint64_t rate = (delivered - flight->delivered) * 1000000 / passed_us;
 
     if (is_of_path)
-        flight->rate -= flight->rate / 1000 * (passed_us < 1000000 ? passed_us : 1000000) /
-                        (BW_FLIGHT_FORGET_US / 1000);
-    flight->rate = bw_flight_larger(flight->rate, rate < flight->last ? rate : flight->last);
+        flight->rate -=
+            flight->rate / 1000 * bw_least(passed_us, 1000000) / (BW_FLIGHT_FORGET_US / 1000);
+    flight->rate = bw_greatest(flight->rate, bw_least(rate, flight->last));
     flight->last = rate;
 }
 
@@ -92,16 +91,16 @@ static inline void bw_flight_sample(bw_flight_t *flight, uint64_t now_us, uint64
     uint64_t filled;
 
     bw_flight_take_rtt(flight, now_us, rtt_us);
-    has_queue =
-        rtt_us > flight->least_us + bw_flight_larger(flight->least_us / 4, BW_FLIGHT_SLACK_US);
+    has_queue = rtt_us > flight->least_us + bw_greatest(flight->least_us / 8, BW_FLIGHT_SLACK_US);
     if (flight->at_us > 0 && delivered >= flight->delivered)
         bw_flight_take_rate(flight, now_us, delivered, flight->is_full && has_queue);
-    filled = 2 * flight->rate * bw_flight_larger(flight->least_us, BW_FLIGHT_SAMPLE_US) / 1000000;
+    filled = flight->rate * bw_greatest(flight->least_us, BW_FLIGHT_SAMPLE_US) / 1000000 *
+             BW_FLIGHT_PERCENT / 100;
     if (has_queue || filled > flight->limit)
         flight->limit = filled;
     else if (flight->is_full && flight->limit < BW_FLIGHT_MOST_BYTES)
         flight->limit *= 2;
-    flight->limit = bw_flight_larger(flight->limit, BW_FLIGHT_LEAST_BYTES);
+    flight->limit = bw_greatest(flight->limit, BW_FLIGHT_LEAST_BYTES);
     if (flight->drain > 0)
         flight->limit = BW_FLIGHT_DRAIN_BYTES;
     flight->at_us = now_us;

@@ -58,6 +58,16 @@ static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_
     return (i < ranges->count && ranges->of[i].from < end ? ranges->of[i].from : end) - at;
 }
 
+/* Returns how many bytes have arrived after the gap at `head`. */
+static inline uint64_t bw_ranges_beyond(const bw_ranges_t *ranges)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < ranges->count; i++)
+        sum += ranges->of[i].to - ranges->of[i].from;
+    return sum;
+}
+
 /* Adds bytes that have arrived. Returns false if there are too many ranges, or if out of memory. */
 static inline bool bw_ranges_add(bw_ranges_t *ranges, uint64_t from, uint64_t to)
 {

@@ -103,19 +103,19 @@ int bw_strands_assign(bw_strands_t *strands)
 
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
 {
-    uint64_t arrived = strands->in.head;
+    uint64_t arrived = strands->in.head, beyond;
 
-    if (strands->taken - strands->acked < news &&
-        arrived - strands->acked_all + strands->repeated < news &&
+    if (strands->taken - strands->acked < news && strands->unreported < news &&
         !(again && strands->owes_ack && arrived > 0))
         return -1;
     for (unsigned place = 0; place < strands->count; place++) {
         if (!is_free(&strands->strands[place]))
             continue;
-        say(&strands->strands[place], ACK, 0, strands->taken, arrived);
+        beyond = bw_ranges_beyond(&strands->in);
+        say(&strands->strands[place], ACK, (uint32_t)bw_least(beyond, UINT32_MAX), strands->taken,
+            arrived);
         strands->acked = strands->taken;
-        strands->acked_all = arrived;
-        strands->repeated = 0;
+        strands->unreported = 0;
         strands->owes_ack = false;
         return (int)place;
     }
@@ -160,6 +160,12 @@ static uint64_t end_of_room(const bw_strands_t *strands)
     return strands->has_total ? strands->total : strands->taken + strands->in_bytes;
 }
 
+/* Returns whether the peer can have the bytes before `position` and `beyond` more. */
+static bool is_possible(const bw_outgoing_t *out, uint64_t position, uint64_t beyond)
+{
+    return position <= out->sent && beyond <= out->sent - position;
+}
+
 static bool take_header(bw_strands_t *strands, bw_strand_t *strand)
 {
     uint32_t len;
@@ -184,8 +190,12 @@ static bool take_header(bw_strands_t *strands, bw_strand_t *strand)
         return true;
     case ACK:
         /* A newer ACK may already have arrived over another connection. */
-        if (offset > other || !bw_outgoing_acknowledged(&strands->out, other))
+        if (offset > other || !is_possible(&strands->out, other, len))
             return false;
+        if (other > strands->out.arrived ||
+            (other == strands->out.arrived && len > strands->beyond))
+            strands->beyond = len;
+        (void)bw_outgoing_acknowledged(&strands->out, other);
         if (offset > strands->freed)
             strands->freed = offset;
         return true;
@@ -210,8 +220,7 @@ bool bw_strands_came(bw_strands_t *strands, bw_strand_t *strand, const bw_strand
     }
     if (due->is_new && !bw_ranges_add(&strands->in, due->at, due->at + bytes))
         return false;
-    if (!due->is_new)
-        strands->repeated += bytes;
+    strands->unreported += bytes;
     strand->to += bytes;
     strand->due -= bytes;
     return true;

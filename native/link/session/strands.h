@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "../bytes.h"
 #include "outgoing.h"
 #include "ranges.h"
 
@@ -19,7 +20,8 @@
  *
  *   kind:8, zero:24, len:32, offset:64, other:64
  *     CHUNK  offset: the position of the first of these bytes in the stream
- *     ACK    offset: bytes that the user has consumed; other: bytes that have arrived without a gap
+ *     ACK    offset: bytes that the user has consumed; other: bytes that have arrived without a
+ *            gap; len: bytes that have arrived after the gap (0 from earlier versions)
  *     END    offset: the length of the stream; nothing follows on this connection
  *
  * The writer keeps unacknowledged bytes in a ring as large as the reader's, so it cannot send more
@@ -59,10 +61,11 @@ typedef struct {
     unsigned last;        /* the strand that was given the last chunk */
     bw_strand_t strands[BW_STRANDS_MAX];
     bw_outgoing_t out;
-    uint64_t freed;            /* the peer's user has consumed everything before this */
-    bw_ranges_t in;            /* the bytes that have arrived; the user frees in.of */
-    uint64_t acked, acked_all; /* the positions last reported to the peer: consumed, arrived */
-    uint64_t repeated; /* bytes that have arrived again since: the last ACK may have been lost */
+    uint64_t beyond;     /* the peer has this many bytes after out.arrived as well */
+    uint64_t freed;      /* the peer's user has consumed everything before this */
+    bw_ranges_t in;      /* the bytes that have arrived; the user frees in.of */
+    uint64_t acked;      /* how many consumed bytes the last ACK reported */
+    uint64_t unreported; /* bytes that have arrived since, including bytes that arrived again */
     bool owes_ack, has_total;
     uint64_t total; /* length of the peer's stream in bytes */
 } bw_strands_t;
@@ -91,16 +94,25 @@ static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
     return strands->head - strands->out.next;
 }
 
+/* Returns how many bytes are on their way, as far as the peer has reported. While a lost segment is
+ * sent again, these are only the bytes of one strand. */
+static inline uint64_t bw_strands_in_flight(const bw_strands_t *strands)
+{
+    uint64_t open = strands->out.next - strands->out.arrived;
+
+    return open - bw_least(open, strands->beyond);
+}
+
 /* Starts a chunk on a free strand and returns the index of the strand, or -1 if none is free or
  * there is nothing to send. Small chunks stay on one strand, so that they arrive in order and the
  * reader has few ranges. */
 int bw_strands_assign(bw_strands_t *strands);
 
-/* Starts an ACK if at least `news` bytes are new or, because an ACK may have been lost, have
- * arrived again. Returns the index of its strand, or -1. With `again` it also does so if a strand
- * was lost since the last ACK, because the ACK may have been lost with it. The caller should delay
- * such an ACK a little: if the peer is closing its strands one at a time, bytes sent to those
- * already closed would reset them. */
+/* Starts an ACK if at least `news` bytes have been consumed or have arrived since the last one.
+ * Bytes that arrive again count, because an ACK may have been lost. Returns the index of its
+ * strand, or -1. With `again` it also does so if a strand was lost since the last ACK, because the
+ * ACK may have been lost with it. The caller should delay such an ACK a little: if the peer is
+ * closing its strands one at a time, bytes sent to those already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
 /* Starts END on each strand once everything has been passed to the connections. Returns false if

@@ -192,6 +192,11 @@ static void break_something(void)
         (void)join();
 }
 
+static uint64_t received(const bw_strands_t *strands)
+{
+    return strands->in.head + bw_ranges_beyond(&strands->in);
+}
+
 static bool is_sound(void)
 {
     for (int end = 0; end < 2; end++) {
@@ -199,7 +204,8 @@ static bool is_sound(void)
 
         if (ends[end].is_wrong || strands->taken > ends[1 - end].strands.head ||
             strands->freed > ends[1 - end].strands.taken ||
-            strands->out.arrived > ends[1 - end].strands.in.head)
+            strands->out.arrived > ends[1 - end].strands.in.head ||
+            strands->out.arrived + strands->beyond > received(&ends[1 - end].strands))
             return false;
     }
     return true;
@@ -330,6 +336,9 @@ static void a_peer_is_not_believed(void)
         {CHUNK, 4096, UINT64_MAX - 4096, 0},
         {ACK, 0, 0, 1001}, /* written but never sent */
         {ACK, 0, 0, UINT64_MAX},
+        {ACK, 1001, 0, 0},
+        {ACK, 1, 0, 1000},
+        {ACK, UINT32_MAX, 0, 0},
         {ACK, 0, 1, 0}, /* counted as taken but not as arrived */
         {ACK, 0, UINT64_MAX, UINT64_MAX},
         {END, 0, RING + 1, 0},
@@ -413,6 +422,32 @@ static void bytes_that_arrive_again_are_acknowledged(void)
     CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), 1);
     bw_strand_sent(&strands->strands[1], BW_STRAND_HEADER);
     CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), -1);
+}
+
+/* While one strand sends a lost segment again, the others must not have to wait. */
+static void what_arrives_after_a_gap_is_not_in_flight(void)
+{
+    bw_strands_t *strands = &ends[0].strands;
+    uint32_t len;
+
+    begin_alone();
+    CHECK_EQ(bw_strands_in_flight(strands), 1000);
+    CHECK(hears(strands, 0, (word_t){ACK, 600, 0, 100}));
+    CHECK_EQ(bw_strands_in_flight(strands), 300);
+    CHECK(hears(strands, 1, (word_t){ACK, 800, 0, 0}));
+    CHECK(hears(strands, 1, (word_t){ACK, 500, 0, 100}));
+    CHECK_EQ(bw_strands_in_flight(strands), 300);
+    bw_strands_lost(strands, 1);
+    CHECK_EQ(bw_strands_in_flight(strands), 0);
+    CHECK(hears(strands, 0, (word_t){ACK, 0, 0, 900}));
+    CHECK_EQ(bw_strands_in_flight(strands), 0);
+
+    begin_alone();
+    bw_strand_sent(&strands->strands[0], BW_STRAND_HEADER + 1000);
+    CHECK(hears_chunk(strands, 1, 3000, 1000));
+    CHECK_EQ(bw_strands_acknowledge(strands, 2000, false), 0);
+    memcpy(&len, strands->strands[0].said + 4, sizeof len);
+    CHECK_EQ(le32toh(len), 3000);
 }
 
 /* A new connection continues where the last one ended, and does not accept a position beyond what
@@ -527,6 +562,7 @@ static const check_case_t cases[] = {
     {"an_end_is_the_end", an_end_is_the_end},
     {"an_older_word_says_nothing_new", an_older_word_says_nothing_new},
     {"bytes_that_arrive_again_are_acknowledged", bytes_that_arrive_again_are_acknowledged},
+    {"what_arrives_after_a_gap_is_not_in_flight", what_arrives_after_a_gap_is_not_in_flight},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},
 };
 
