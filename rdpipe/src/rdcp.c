@@ -333,7 +333,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 /* ---- the pipeline ---- */
 
 typedef struct {
-    const char *given; /* as given on the command line */
+    const char *given;
     char *host, *path;
     char name[256]; /* for a source, the last component of its path, "" if it has none */
 } end_t;
@@ -343,7 +343,6 @@ typedef struct {
     size_t count;
 } sources_t;
 
-/* Returns the last component of a path, "" if it has none. */
 static void name_of(const char *path, char name[256])
 {
     size_t len = strlen(path), start;
@@ -378,7 +377,6 @@ static void quote(FILE *to, const char *text)
     (void)fputc('\'', to);
 }
 
-/* Writes the path of rdcp on that host. */
 static void put_program(FILE *to, const called_t *called, const end_t *end)
 {
     char self[4096];
@@ -422,8 +420,7 @@ typedef struct {
     size_t count;
 } targets_t;
 
-/* Returns the command line of a part at the source, or at target number `which`. The caller frees
- * it. Returns NULL if memory is exhausted. */
+/* `which` is the number of a target, or -1 for the source. The caller frees the result. */
 static char *command_of(const called_t *called, const char *part, const sources_t *sources,
                         const targets_t *targets, int which)
 {
@@ -580,7 +577,6 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
     return check_names(called, sources_p);
 }
 
-/* Exits if any options contradict each other. */
 static void check_options(const called_t *called, size_t args)
 {
     const rd_cli_t *cli = &called->settings.cli;
@@ -600,7 +596,6 @@ static void check_options(const called_t *called, size_t args)
         rd_usage(cli, "--files-from names paths below one SOURCE, got %zu", args - 1);
 }
 
-/* Returns false if there was an error, which has been reported. */
 static bool read_names(called_t *called)
 {
     rd_why_t why;

@@ -45,8 +45,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"congestion", 2, NULL, RD_OPTION_OF_SENDER},
                                         {NULL, 0, NULL, 0}};
 
-/* Closes the listener once the peer that has the key is connected. The hop keeps a duplicate of the
- * listener until all additional streams have joined. */
+/* The hop keeps a duplicate of the listener until all additional streams have joined. */
 static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                    rd_hop_t *hop_p, rd_why_t *why)
 {

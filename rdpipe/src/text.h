@@ -25,8 +25,7 @@ typedef struct {
     rd_cause_t cause;
 } rd_why_t;
 
-/* Sets the reason and returns false, so that a function that fails can return the result of this
- * call. */
+/* Returns false, so that a function that fails can return the result of this call. */
 __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *why, const char *form,
                                                                     ...)
 {
@@ -40,7 +39,6 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     return false;
 }
 
-/* Like rd_because, but the caller gives the fault's origin. */
 __attribute__((format(printf, 3, 4))) static inline bool
 rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
 {
@@ -62,7 +60,6 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
                       error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
-/* Returns the time of a monotonic clock in microseconds. */
 static inline int64_t rd_now_us(void)
 {
     return (int64_t)bw_clock_us();
@@ -96,7 +93,6 @@ static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint6
     return true;
 }
 
-/* Returns the value of a hexadecimal digit, or -1 if it is not one. */
 static inline int rd_hex_digit(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;

@@ -34,8 +34,7 @@ void rd_cli_init(rd_cli_t *cli, const char *name)
         .key_fd = -1};
 }
 
-/* Returns the length of the UTF-8 character at `at`, or 0 if it is not valid, and sets *letter_p to
- * its code point. */
+/* Decodes the UTF-8 character at `at`. Returns its length, or 0 if it is not valid. */
 static size_t letter_at(const unsigned char *at, uint32_t *letter_p)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -309,8 +308,6 @@ void rd_amount(char text[32], double amount, const char *unit)
         (void)snprintf(text, 32, "%.3f %c%s", amount, prefix[i], unit);
 }
 
-/* ---- the outcome ---- */
-
 void rd_json_text(FILE *to, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;
@@ -338,7 +335,7 @@ static const char *outcome_name(rd_outcome_t outcome)
                                          : "fault";
 }
 
-/* Reports the outcome with -v or --json, and returns the exit status. */
+/* Reports the outcome, and returns the exit status. */
 static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_hop_t *hop,
                    double seconds)
 {

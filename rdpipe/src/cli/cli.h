@@ -20,7 +20,7 @@ enum {
 };
 
 typedef struct {
-    const char *name; /* the command's name */
+    const char *name;
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
     uint64_t buffer;    /* size in bytes of the buffer before the output, or 0 if none */
@@ -37,8 +37,7 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* Options for getopt_long, numbered above all letters. Options specific to one command start at
- * RD_OPTION_OWN. */
+/* Numbered above all letters. The options of a single command start at RD_OPTION_OWN. */
 enum {
     RD_OPTION_CARRIER = 256,
     RD_OPTION_BLOCK,
@@ -89,18 +88,15 @@ enum {
  * inherits it as ignored cannot wait for its children. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
-/* Returns 0 if everything printed to standard output was written; otherwise it prints an error and
- * returns RD_EXIT_FAULT. */
+/* Flushes standard output. On failure, prints an error and returns RD_EXIT_FAULT. */
 int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
-/* Parses the options of rdsend or rdrecv, which are listed in `options`. Exits on --help, and
- * whenever rd_cli_option exits. */
+/* For rdsend and rdrecv. Exits on --help, and whenever rd_cli_option exits. */
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
                     const char *help);
 
-/* Stores the value of an option that belongs to rd_cli_t. Exits on --version, on a bad value, or on
- * an unknown option. */
+/* Stores the value of an option. Exits on --version, on a bad value, or on an unknown option. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 
 /* Call this after the last option. Exits if any options contradict each other. */

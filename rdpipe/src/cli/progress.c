@@ -7,8 +7,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* ---- the speed ---- */
-
 void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms)
 {
     *speed_p = (rd_speed_t){.began_ms = now_ms, .at_ms = now_ms};
@@ -71,8 +69,6 @@ void rd_speed_json(char text[256], const rd_speed_t *speed)
                    (unsigned long long)speed->bytes, speed->rate, speed->average, size, seconds);
 }
 
-/* ---- output ---- */
-
 bool rd_progress_is_wanted(const rd_cli_t *cli)
 {
     return !cli->quiet && (cli->progress || isatty(2));
@@ -129,8 +125,6 @@ bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json)
         (void)fprintf(stderr, "%s: %s\n", cli->name, text);
     return true;
 }
-
-/* ---- the progress of a transfer ---- */
 
 struct rd_progress {
     pthread_t thread;

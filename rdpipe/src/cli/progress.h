@@ -22,8 +22,6 @@ typedef struct {
 } rd_speed_t;
 
 void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms);
-
-/* Updates the speed with the current counts. */
 void rd_speed_step(rd_speed_t *speed, uint64_t bytes, uint64_t size, int64_t now_ms);
 
 /* Returns the number of seconds left at the average rate, or -1 if it is unknown. */
@@ -45,7 +43,6 @@ int rd_progress_ms(const rd_cli_t *cli);
  * of JSON. Returns false if the output has no room for the line now. */
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json);
 
-/* Erases the line on a terminal. */
 void rd_progress_clear(const rd_cli_t *cli);
 
 /* Shows the progress of a transfer, in a thread that watches it. */
