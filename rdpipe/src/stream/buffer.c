@@ -136,8 +136,7 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
     return NULL;
 }
 
-/* Appends a chunk to the last one, which is full. A chunk is always available, because there are
- * enough of them for `size` bytes. */
+/* A chunk is always available, because there are enough of them for `size` bytes. */
 static void add_chunk(rd_buffer_t *buffer)
 {
     uint32_t chunk = buffer->free;

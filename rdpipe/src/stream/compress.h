@@ -27,8 +27,7 @@ const char *rd_zstd_version(void);
 
 #define RD_NO_ZSTD "this command is built without libzstd, so it cannot compress"
 
-/* Opens a compressor or decompressor for blocks of at most `size` bytes. Returns false if out of
- * memory. */
+/* For blocks of at most `size` bytes. Returns false if out of memory. */
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses);
 void rd_compressor_close(rd_compressor_t *compressor);
 

@@ -66,7 +66,6 @@ static bool has_output(const drain_t *drain)
     return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
-/* Returns whether an output still accepts the stream, or END has arrived. */
 static bool is_wanted(const drain_t *drain)
 {
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
@@ -91,7 +90,6 @@ static void quit_output(drain_t *drain)
 
 /* ---- resuming a stream ---- */
 
-/* Syncs the output to the disk, and then records how many bytes are written. */
 static bool confirm(drain_t *drain)
 {
     rd_transfer_t *transfer = drain->transfer;
@@ -142,8 +140,7 @@ static bool may_begin(const drain_t *drain)
 
 /* ---- DATA ---- */
 
-/* Decompresses or copies the bytes of the stream in a frame. This is done only once, so that
- * exactly the bytes that were checked are written. */
+/* Called again, this does nothing, so that exactly the bytes that were checked are written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (drain->is_checked)
@@ -201,9 +198,8 @@ static void fail_output(drain_t *drain)
                          strerror(errno));
 }
 
-/* Drops the output, so that the other receivers can continue without it. Its reader must not
- * mistake what it has received for the complete stream, so the output stays open until the reader
- * has been killed. */
+/* The output stays open until its reader has been killed, because the reader must not mistake what
+ * it has received for the complete stream. */
 static void drop_output(drain_t *drain)
 {
     drain->is_dropped = true;
@@ -290,7 +286,6 @@ static bool send_frame(drain_t *drain, const rd_frame_t *frame, const uint8_t *p
     return true;
 }
 
-/* Sends the next piece of a frame that is too long for the next hop. */
 static bool send_piece(drain_t *drain, const rd_frame_t *frame)
 {
     uint32_t block = drain->forward->hop.terms.block, left = frame->value - drain->sent_on;
@@ -325,7 +320,6 @@ static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
     return true;
 }
 
-/* Returns true if the frame was handled. */
 static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     bool is_sent, is_written;
@@ -363,7 +357,6 @@ static void *run_closing(void *argument)
     return NULL;
 }
 
-/* Waits until the output is closed. */
 static void end_closing(drain_t *drain)
 {
     closing_t *closing = &drain->closing;
@@ -507,7 +500,6 @@ static bool read_forward(drain_t *drain)
 
 /* ---- the end ---- */
 
-/* Sends a last message, in either direction. */
 static void say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
 {
     rd_stream_say_last(stream, frame, text, rd_now_ms() + ABORT_MS);

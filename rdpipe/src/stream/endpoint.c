@@ -21,7 +21,6 @@ static void enlarge(int fd)
             return;
 }
 
-/* Opens the same pipe or terminal again, to get an open file description of our own. */
 static int reopen(int fd, int mode)
 {
     char path[32];
@@ -30,8 +29,7 @@ static int reopen(int fd, int mode)
     return open(path, mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-/* Returns whether this is one of the memory devices (major 1 in Linux's list of devices) that never
- * block. */
+/* Memory devices (major 1 in Linux's list of devices) that never block. */
 static bool is_memory(const struct stat *is)
 {
     unsigned which = minor(is->st_rdev);

@@ -37,8 +37,7 @@ rd_end_t rd_end_of(int fd, bool for_writing);
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len);
 ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len);
 
-/* Returns the number of bytes from the current offset to the end of the file, or 0 if it is not a
- * regular file. */
+/* Returns the number of bytes that are left, or 0 if this is not a regular file. */
 uint64_t rd_end_size(const rd_end_t *end);
 
 /* Closes the end. On failure, errno is set, and bytes that were written may be lost. */

@@ -42,7 +42,6 @@ static uint8_t *block_of(const feed_t *feed)
     return feed->compressor.block ? feed->compressor.block : feed->at + RD_FRAME_BYTES;
 }
 
-/* A block that does not become smaller is sent uncompressed. */
 static void compress(feed_t *feed, rd_frame_t *frame)
 {
     size_t packed = rd_compress(&feed->compressor, feed->filled, feed->at + RD_FRAME_BYTES);
@@ -90,7 +89,6 @@ static size_t block_bytes(const feed_t *feed)
     return tenth == 0 || tenth > block ? block : (size_t)tenth;
 }
 
-/* Returns the number of milliseconds until the next block may be read. */
 static int wait_ms(const feed_t *feed)
 {
     double left = feed->transfer->rate > 0 ? feed->due_ms - (double)rd_now_ms() : 0;
@@ -194,8 +192,6 @@ static bool say_end(feed_t *feed)
     return feed->has_said_end;
 }
 
-/* Sends the stream's ID, to which the consumer answers with the number of bytes that it has.
- * Returns true if it did anything. */
 static bool say_id(feed_t *feed)
 {
     static const rd_frame_t frame = {.kind = RD_RESUME};
@@ -206,7 +202,6 @@ static bool say_id(feed_t *feed)
     return feed->has_said_id;
 }
 
-/* Called when the consumer has reported that it already has this many bytes. */
 static void begin_at(feed_t *feed, uint64_t bytes)
 {
     bool done;
@@ -253,8 +248,7 @@ static bool read_answer(feed_t *feed)
     return true;
 }
 
-/* Sends ABORT, because the other side must not mistake what it has received for the complete
- * stream. */
+/* The other side must not mistake what it has received for the complete stream. */
 static void say_abort(feed_t *feed, const rd_why_t *reason)
 {
     rd_frame_t cut = rd_abort_of(feed->total, reason);

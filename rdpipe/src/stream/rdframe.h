@@ -70,7 +70,6 @@ static inline void rd_frame_put(uint8_t *at, const rd_frame_t *frame)
     memcpy(at + 16, &offset, 8);
 }
 
-/* Returns whether the header is valid. DATA has 1 to `max` bytes, and ABORT may have a text. */
 static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
 {
     switch (frame->kind) {

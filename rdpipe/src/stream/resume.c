@@ -13,8 +13,7 @@
 #define TEXT_BYTES 512
 #define WHOLE "whole"
 
-/* Reads the file's text. Returns false with *why set if it cannot be read; errno is ENOENT if the
- * file does not exist. */
+/* On failure, *why is set, and errno is ENOENT if the file does not exist. */
 static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -222,8 +221,7 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
     return true;
 }
 
-/* Truncates the output to the bytes that are certain to be on the disk. Bytes after a complete
- * stream are not part of it, and are kept. */
+/* Bytes after a complete stream are not part of it, and are kept. */
 static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
 {
     off_t at = (off_t)(resume->base + resume->bytes);

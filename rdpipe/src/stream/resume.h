@@ -45,9 +45,8 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
  * disk. Fails, with *why set, if the file belongs to a different stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
-/* Records that the output has this many bytes of the stream, and that they are on the disk.
- * `is_whole` says whether the stream is complete. On failure, *why is set. Once bytes have been
- * lost, nothing more is recorded. */
+/* Syncs the output, and records that it has this many bytes of the stream, which is complete if
+ * `is_whole`. On failure, *why is set. Once bytes have been lost, nothing more is recorded. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
                        rd_why_t *why);
 

@@ -48,8 +48,7 @@ bool rd_stream_is_shared(const rd_stream_t *stream);
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len);
 void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 
-/* Sends a frame whose payload, if any, is text. Returns false if the ring is full and the caller
- * must wait. */
+/* Sends a frame with an optional text. Returns false if the ring is full. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
 /* Sends a last message, and waits until `deadline` if the ring is full. */
