@@ -11,11 +11,8 @@
 #include "bytes.h"
 #include "ring_memory.h"
 
-/* The maximum number of unsent bytes per connection in the kernel, in addition to those in
- * flight. */
-#define UNSENT_BYTES (64 * 1024)
-/* How long a connection may go without acknowledgements before it counts as dead. */
-#define DEAD_MS 20000
+#define UNSENT_BYTES (64 * 1024) /* per connection, in addition to the bytes in flight */
+#define DEAD_MS 20000            /* how long a connection may go without acknowledgements */
 #define PERIOD_MAX_MS 2000
 #define PERIOD_RTTS 4 /* round trips that a new connection needs to reach its full speed */
 
@@ -236,9 +233,8 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     return false;
 }
 
-/* Limits how much unsent data waits in a connection's kernel buffer. A large backlog in one
- * connection would delay its chunks; if the buffers stay short, each connection gets only as much
- * as it can carry. */
+/* A large backlog of unsent data in one connection's kernel buffer would delay its chunks; if the
+ * buffers stay short, each connection gets only as much as it can carry. */
 static void tune(const rd_bundle_t *bundle, int socket)
 {
     int unsent = UNSENT_BYTES, dead_ms = DEAD_MS;

@@ -11,8 +11,7 @@
 /*
  * A bundle as its two threads see it: bundle.c runs on the user's thread, bundle_thread.c on the
  * link's own. They share the two rings and the positions in them, and each position has one writer.
- * `event` wakes the user and `wake` the thread. Neither thread waits for the other, except in
- * bundle_close, which joins the link's thread.
+ * Neither thread waits for the other, except in bundle_close, which joins the link's thread.
  */
 
 #define RD_PERIOD_MIN_MS 200 /* measure at least this long with the same number of connections */
@@ -32,13 +31,13 @@ typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_sta
 typedef struct {
     bw_link_t link; /* must be first: a bw_link_t pointer is cast to this type */
     pthread_t thread;
-    int event; /* wakes the user to check again */
-    int wake;  /* wakes the thread to check again */
+    int event; /* wakes the user */
+    int wake;  /* wakes the thread */
     uint8_t *out, *in;
     uint64_t out_bytes, in_bytes;
     unsigned most;
 
-    /* Shared by the two threads. Each position has one writer. */
+    /* Shared by the two threads. */
     _Atomic uint64_t out_head, in_tail; /* written by the user: committed, released */
     _Atomic uint64_t out_tail, in_head; /* written by the thread: acknowledged, arrived */
     _Atomic uint64_t wants;             /* the amount of room that the user is waiting for */

@@ -83,7 +83,6 @@ static bool push_tls(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand
     return true;
 }
 
-/* Sends as much as the connection accepts now, and closes the connection if it is dead. */
 static void push(rd_bundle_t *bundle, unsigned place)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -99,7 +98,6 @@ static void push_live(rd_bundle_t *bundle, unsigned place)
         push(bundle, place);
 }
 
-/* Counts a connection when it carries bytes of a stream for the first time. */
 static void count_used(rd_bundle_t *bundle, rd_wire_t *wire)
 {
     if (wire->is_used)
@@ -108,8 +106,7 @@ static void count_used(rd_bundle_t *bundle, rd_wire_t *wire)
     atomic_fetch_add(&bundle->used, 1);
 }
 
-/* Returns the number of bytes read, 0 if none are available now, or -1 if the connection has
- * ended. */
+/* Returns 0 if no bytes are available now, or -1 if the connection has ended. */
 static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
 {
     size_t got = 0;
@@ -128,8 +125,7 @@ static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
     return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-/* Reads the bytes that have arrived, up to a limit, and sets *done_p if there were any. Returns
- * false if the connection is dead. */
+/* Sets *done_p if any bytes have arrived. Returns false if the connection is dead. */
 static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -168,7 +164,6 @@ static void look(rd_bundle_t *bundle)
     bundle->strands.taken = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
 }
 
-/* Assigns the next chunk to a connection. Returns true if there was one to assign. */
 static bool assign(rd_bundle_t *bundle)
 {
     int place = bw_strands_assign(&bundle->strands);
@@ -180,7 +175,6 @@ static bool assign(rd_bundle_t *bundle)
     return true;
 }
 
-/* Reports to the peer from time to time how much room there is and how much has arrived. */
 static void say_ack(rd_bundle_t *bundle)
 {
     int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle), true);
@@ -189,8 +183,7 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Publishes the positions and the state of the link, and wakes the user if what the user is waiting
- * for has happened. */
+/* Also wakes the user if what the user is waiting for has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -263,7 +256,6 @@ static bool say_end(rd_bundle_t *bundle)
     return is_gone;
 }
 
-/* Waits at most `ms` for an event on a connection, or until the user wakes us. */
 static void wait_for_work(rd_bundle_t *bundle, int ms)
 {
     struct pollfd polled[RD_STREAMS_MAX + 1];
@@ -288,7 +280,6 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
         (void)eventfd_read(bundle->wake, &ignored);
 }
 
-/* Starts using the connections that were added since the last turn. */
 static void take_added(rd_bundle_t *bundle)
 {
     while (bundle->come < atomic_load(&bundle->added)) {
@@ -298,7 +289,7 @@ static void take_added(rd_bundle_t *bundle)
     }
 }
 
-/* Runs one iteration of the thread's loop. Returns true if it did anything. */
+/* Returns true if it did anything. */
 static bool turn(rd_bundle_t *bundle)
 {
     bool done = false;
@@ -323,7 +314,6 @@ static bool turn(rd_bundle_t *bundle)
     return done;
 }
 
-/* Returns whether the user has done anything since the last turn began. */
 static bool has_news(const rd_bundle_t *bundle)
 {
     return atomic_load(&bundle->out_head) != bundle->seen_head ||
@@ -368,8 +358,7 @@ void *rd_bundle_thread(void *argument)
             (void)rd_tls_flush(wire->tls);
         }
         (void)shutdown(wire->fd, SHUT_WR);
-        /* Read and discard what is left, because closing a socket with unread data resets the
-         * connection. */
+        /* Closing a socket with unread data would reset the connection. */
         (void)bw_discard(wire->fd, 64);
         close(wire->fd);
         rd_tls_free(wire->tls);

@@ -75,7 +75,6 @@ static const bw_carrier_t *load(rd_why_t *why)
 
 typedef int (*name_fn)(int, struct sockaddr *, socklen_t *);
 
-/* Finds the address of one end of the connection, in the format of the RDMA connection manager. */
 static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 {
     union {
@@ -142,7 +141,6 @@ static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
     return BW_RDMA_LISTEN_BYTES;
 }
 
-/* Writes the address of the connection's other end. */
 static size_t rdma_there(int socket, const uint8_t *port, size_t len, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t to;

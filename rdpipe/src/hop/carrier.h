@@ -25,7 +25,7 @@ enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
 #define RD_CARRIERS_TRIED 2
 extern const uint32_t rd_carriers_tried[RD_CARRIERS_TRIED];
 
-/* Returns whether the carrier for rdma is compiled in. */
+/* Returns whether the carrier for rdma is installed. */
 bool rd_carrier_has_rdma(void);
 
 /* A link that is not connected yet. */
@@ -50,7 +50,7 @@ bool rd_carrier_connect(uint32_t carrier, int socket, const uint8_t *address, si
 bool rd_carrier_accept(rd_attempt_t *attempt, int stop, int64_t deadline, bw_link_t **link_p,
                        rd_why_t *why);
 
-/* Closes an attempt. Does nothing if none is open. */
+/* Does nothing if the attempt is not open. */
 void rd_carrier_end(rd_attempt_t *attempt);
 
 #endif

@@ -91,8 +91,6 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-/* Completes a hop that has its link. If the link cannot report that the peer has died, the socket
- * does. */
 static void set_link(rd_hop_t *hop, int socket)
 {
     unsigned caps = hop->link->ops->caps;
@@ -102,8 +100,7 @@ static void set_link(rd_hop_t *hop, int socket)
     hop->is_behind = caps & BW_CAP_BACKGROUND;
 }
 
-/* Turns the connection into the link, either directly or as the first of several streams. The
- * socket is consumed. */
+/* The connection becomes the link or its first stream. The socket is consumed. */
 static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
                   int listener, const rd_key_t *key, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -168,14 +165,12 @@ void rd_hop_close(rd_hop_t *hop)
 
 /* ---- the consumer ---- */
 
-/* The listeners that the consumer keeps open for the producer: an attempt for each of
- * rd_carriers_tried. */
+/* The consumer's listeners, one for each of rd_carriers_tried. */
 typedef struct {
     rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
-/* Opens a listener for each carrier. If one fails, the producer sees that this carrier is not
- * available. */
+/* If one fails, the producer sees that this carrier is not available. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     rd_why_t ignored;
@@ -192,7 +187,6 @@ static void close_listeners(listeners_t *listeners)
         rd_carrier_end(&listeners->of[i]);
 }
 
-/* Writes the address of a carrier's listener into the offer. */
 static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offer)
 {
     if (carrier == RD_CARRIER_SHM) {
@@ -205,8 +199,7 @@ static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offe
     }
 }
 
-/* Reads a carrier's address from the offer. Returns its length, or 0 if the carrier is not
- * available there. */
+/* Returns the address's length, or 0 if the carrier is not available there. */
 static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {
@@ -313,7 +306,6 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     return false;
 }
 
-/* Accepts the terms that the producer requests, as far as they are allowed here. */
 static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
                        rd_why_t *why)
 {
@@ -334,7 +326,6 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
                       block);
 }
 
-/* Agrees on the terms with a peer that has the key and wants a hop. */
 static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
                   const rd_terms_t *terms, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -392,7 +383,6 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 
 /* ---- the producer ---- */
 
-/* Sends our hello, and receives the consumer's offer. */
 static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int stop,
                       int64_t deadline, offer_t *offer_p, rd_why_t *why)
 {
@@ -446,7 +436,6 @@ static bool join_listener(uint32_t carrier, const offer_t *offer, int socket, in
     return true;
 }
 
-/* Chooses the best carrier that both sides allow. */
 static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, choice_t *choice_p)
 {
     uint32_t carriers = le32toh(offer->carriers) & rd_terms_carriers(&hop_p->terms);
@@ -467,8 +456,7 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* Returns how many streams over tcp are wanted; `auto` means one if the round trip is short. A
- * consumer of an older version offers at most 16. */
+/* A consumer of an older version offers at most 16. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {
     uint32_t most = (uint32_t)bw_least(le32toh(offer->streams), rd_streams_max());

@@ -51,7 +51,6 @@ typedef struct {
     const char *congestion;
 } rd_terms_t;
 
-/* Returns the carriers that may be chosen. */
 static inline uint32_t rd_terms_carriers(const rd_terms_t *terms)
 {
     return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA

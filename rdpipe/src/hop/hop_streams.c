@@ -31,7 +31,6 @@ struct rd_joiners {
     rd_key_t key;
 };
 
-/* Adds the connection to the link as a stream. */
 static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
 {
     if (!joiners->encrypts) {
@@ -75,7 +74,6 @@ static void *let_in(void *argument)
     return NULL;
 }
 
-/* Joins one additional stream at the producer's side. Returns false if it has not joined. */
 static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
 {
     bool is_cut = true;

@@ -16,7 +16,6 @@ typedef struct {
     uint8_t bytes[RD_KEY_BYTES];
 } rd_key_t;
 
-/* Generates a key of 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
 /* Derives a key from the user's text with SHA-256. Trailing blanks are ignored, and the rest must
@@ -24,16 +23,14 @@ bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
                     rd_why_t *why);
 
-/* Reads the key from a file that no other user may read, or from a descriptor, which this
- * closes. */
+/* Fails if other users can read the file. rd_key_of_fd closes the descriptor. */
 bool rd_key_of_file(const char *path, rd_key_t *key_p, rd_why_t *why);
 bool rd_key_of_fd(int fd, rd_key_t *key_p, rd_why_t *why);
 
 /* Reads the key from the variable RDPIPE_KEY, and removes the variable from the environment. */
 bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why);
 
-/* Writes 64 hexadecimal digits and a NUL, the format in which the key is sent over the control
- * channel. */
+/* The format in which the key is sent over the control channel. */
 void rd_key_to_hex(const rd_key_t *key, char hex[2 * RD_KEY_BYTES + 1]);
 bool rd_key_of_hex(const char *hex, rd_key_t *key_p);
 

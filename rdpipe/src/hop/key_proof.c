@@ -91,8 +91,6 @@ static size_t max_candidates(void)
     return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
 }
 
-/* Returns whether another candidate can be accepted. If there is no room, the oldest candidate is
- * dropped for it, but only after it has had time to prove that it has the key. */
 static bool has_room(const rd_peers_t *peers)
 {
     return peers->count < peers->most || rd_left_ms(peers->of[0].came_ms + GRACE_MS) == 0;
@@ -122,9 +120,7 @@ static bool rests(const rd_peers_t *peers)
     return rd_left_ms(peers->rests_until_ms) > 0;
 }
 
-/* Returns the number of milliseconds until `deadline`, until the listener has rested, or until the
- * oldest candidate may have to be dropped, whichever comes first. No other candidate is dropped
- * sooner. */
+/* Considers only the oldest candidate, because no other one is dropped sooner. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

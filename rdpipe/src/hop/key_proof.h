@@ -25,7 +25,6 @@ typedef struct rd_peers rd_peers_t;
 /* The caller still owns the listener. Returns NULL if memory is exhausted. */
 rd_peers_t *rd_peers_open(int listener, const rd_key_t *key);
 
-/* Waits for a peer that has the key. */
 bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *proved_p,
                     rd_why_t *why);
 

@@ -16,7 +16,6 @@
 
 typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
 
-/* Waits for `events` (POLLIN, POLLOUT) on fd. */
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline);
 
 /* Reads or writes exactly `len` bytes. On failure, *why says what went wrong, but does not name the
@@ -45,8 +44,7 @@ unsigned rd_round_trip_ms(int fd);
 /* Returns the first line of a file in /proc or /sys, or "" if there is none. */
 const char *rd_kernel_line(const char *path, char *text, size_t bytes);
 
-/* Sets the kernel's congestion control; NULL leaves its default. Returns false if the kernel does
- * not have it. */
+/* NULL leaves the kernel's default. Fails if the kernel does not have the named one. */
 bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);

@@ -54,7 +54,6 @@ static bool has_queue(const rd_period_t *period)
     return period->rtt_us > least + slack;
 }
 
-/* Returns what limits the streams. */
 static reason_t reason_of(rd_stream_count_t *count, const rd_period_t *period)
 {
     bool is_queued = has_queue(period);

@@ -95,7 +95,6 @@ const char *rd_tls_error(const rd_tls_t *tls)
     return text ? text : "the connection was closed";
 }
 
-/* Allocates what the records need. Returns false if memory is exhausted. */
 static bool begin_records(rd_tls_t *tls)
 {
     bw_error_t ignored;
@@ -128,8 +127,6 @@ rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
     return RD_TLS_FAILED;
 }
 
-/* Waits until the socket is ready for the operation that the result asks for. On failure, *why is
- * set. */
 static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int64_t deadline,
                      rd_why_t *why)
 {
@@ -217,8 +214,6 @@ void rd_tls_end(rd_tls_t *tls)
         (void)bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY);
 }
 
-/* Receives the bytes that have arrived, or only the next record until rd_tls_stream has been
- * called. */
 static rd_tls_result_t receive(rd_tls_t *tls)
 {
     bw_span_t gap = bw_buffer_gap(&tls->in);

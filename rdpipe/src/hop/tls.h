@@ -39,8 +39,7 @@ rd_tls_result_t rd_tls_shake(rd_tls_t *tls);
 /* Returns the reason why this thread's last call failed. `tls` may be NULL. */
 const char *rd_tls_error(const rd_tls_t *tls);
 
-/* Returns a string literal that says why nothing more can be read, or NULL if no record was
- * invalid. */
+/* Returns why a record was invalid, as a string literal, or NULL if none was. */
 const char *rd_tls_reason(const rd_tls_t *tls);
 
 /* These wait until the handshake is complete, or until exactly `len` bytes are transferred. If one
@@ -63,11 +62,9 @@ void rd_tls_limit_key(rd_tls_t *tls, uint32_t records);
 /* Encrypts up to `len` bytes, and returns how many. If that is 0, call rd_tls_flush first. */
 size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len);
 
-/* Sends the encrypted bytes. WANTS_WRITE means that the socket is full, and CLOSED that it no
- * longer accepts data. */
+/* Sends the encrypted bytes. CLOSED means that the socket no longer accepts data. */
 rd_tls_result_t rd_tls_flush(rd_tls_t *tls);
 
-/* Returns the number of encrypted bytes that are still to be sent. */
 size_t rd_tls_unsent(const rd_tls_t *tls);
 
 /* Tells the peer that no more data follows. */
