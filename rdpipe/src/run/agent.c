@@ -98,7 +98,6 @@ static void hello(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* Reports a failure in this agent, stops the streams on both sides, and kills the command. */
 static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 {
     rd_line_t line;
@@ -532,8 +531,7 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
-/* If this receiver was dropped, kills the command, which must not mistake the part of the stream
- * that it has received for the complete stream. */
+/* A dropped receiver's command must not mistake what it has received for the complete stream. */
 static void look_at_drop(agent_t *agent)
 {
     if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
@@ -578,8 +576,7 @@ static void reap(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* Returns the descriptor of the output of a receiver's command, or -1 while rdpipe does not accept
- * any more of it. The output is sent over the channel. */
+/* Returns the output to poll, or -1 while rdpipe does not accept any more of it. */
 static int wanted_output(const agent_t *agent)
 {
     return agent->under_way + OUTPUT_BYTES <= RD_OUTPUT_WINDOW ? agent->output : -1;
@@ -695,8 +692,7 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* Called when the channel has closed and nothing can be reported any more. Kills the command and
- * waits until it has exited. */
+/* Called when the channel has closed and nothing can be reported any more. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;

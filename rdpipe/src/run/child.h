@@ -26,8 +26,7 @@ typedef struct {
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
                     rd_end_t *stdout_p, rd_why_t *why);
 
-/* Call this on SIGCHLD. Returns true if the command has just exited. This also updates
- * `wants_terminal`. */
+/* Call this on SIGCHLD. Returns true if the command has just exited. Updates `wants_terminal`. */
 bool rd_child_reap(rd_child_t *child, rd_guard_t *guard);
 
 void rd_child_signal(const rd_child_t *child, int sig);

@@ -34,7 +34,6 @@ void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
  * KiB, to read it. Returns false if the other side did not read it in time. */
 bool rd_line_send(rd_line_t *line, int fd);
 
-/* Reads lines from a descriptor. */
 typedef struct {
     int fd;
     char *text;

@@ -62,8 +62,6 @@ __attribute__((format(printf, 4, 5))) static void tell(doctor_t *doctor, state_t
     (void)putchar('}');
 }
 
-/* ---- compiled-in features ---- */
-
 static void tell_libraries(doctor_t *doctor)
 {
     const char *zstd = rd_zstd_version();
@@ -109,8 +107,6 @@ static void tell_rdma(doctor_t *doctor)
              is_built ? "compiled in" : "not compiled in");
 }
 
-/* ---- features of the system ---- */
-
 static void tell_shm(doctor_t *doctor)
 {
     int fd = memfd_create("rdpipe-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -134,7 +130,6 @@ static void tell_kernel(doctor_t *doctor)
          rd_kernel_line("/proc/sys/net/ipv4/tcp_available_congestion_control", line, sizeof line));
 }
 
-/* Finds the line of /proc/cpuinfo with the features of the first processor, "" if there is none. */
 static void read_flags(char flags[FLAGS_BYTES])
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
@@ -178,7 +173,6 @@ static void tell_encryption(doctor_t *doctor)
                       has_module_tls()));
 }
 
-/* Reports the largest buffer of a TCP connection. */
 static void tell_buffer(doctor_t *doctor, const char *name)
 {
     char path[64], line[512];
@@ -239,8 +233,6 @@ static void tell_ports(doctor_t *doctor)
     if (fd >= 0)
         close(fd);
 }
-
-/* ---- hosts ---- */
 
 /* Returns the agent's hello, or NULL if none arrived. The caller frees it. */
 static char *hello_of(rd_channel_t *channel)

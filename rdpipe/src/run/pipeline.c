@@ -121,8 +121,7 @@ static bool is_one_word(const char *text)
     return !quote;
 }
 
-/* Recognizes segments that are only a redirection, which need no process. Changes the text in
- * place. */
+/* Recognizes segments that are only a redirection. Changes the text in place. */
 static void find_work(rd_segment_t *segment)
 {
     char *text = segment->text, *word = text + strspn(text, " \t");
@@ -186,7 +185,6 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
     return done;
 }
 
-/* Returns whether each kind of work is at a position where it is allowed. */
 static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
 {
     size_t last = pipeline->count - 1;

@@ -119,7 +119,6 @@ static bool is_confirmation(const char *text)
     return false;
 }
 
-/* Reads a line from the terminal, without its newline. Returns -1 if there is none. */
 static ssize_t read_line(int terminal, char answer[ANSWER_BYTES])
 {
     ssize_t n = is_ended ? -1 : read(terminal, answer, ANSWER_BYTES);

@@ -147,7 +147,6 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     }
 }
 
-/* Handles the exit of an agent that sent no final message. */
 void rd_run_take_loss(rd_run_t *run, size_t i)
 {
     rd_peer_t *peer = &run->of[i];

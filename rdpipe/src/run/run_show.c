@@ -108,8 +108,7 @@ static void write_hops(const rd_run_t *run, FILE *to)
     }
 }
 
-/* Called whenever anything has happened in the pipeline. Agents report their bytes twice a second,
- * so the calls are frequent enough. */
+/* Agents report their bytes twice a second, so this is called often enough. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status)
 {
     FILE *to = run->are_started ? rd_status_open(status) : NULL;

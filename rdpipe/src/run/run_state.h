@@ -56,7 +56,6 @@ static inline size_t rd_run_count(const rd_run_t *run)
     return run->chain->count;
 }
 
-/* Returns the name of a segment's host, as messages to the user show it. */
 static inline const char *rd_run_name(const rd_run_t *run, size_t i)
 {
     const char *host = run->chain->of[i].host;
@@ -95,7 +94,6 @@ void rd_run_tell_quit(rd_run_t *run);
 
 /* ---- run_hear.c ---- */
 
-/* Processes the messages that have arrived. */
 void rd_run_listen(rd_run_t *run, size_t i);
 
 /* Writes as much of the receivers' output as is possible now. */

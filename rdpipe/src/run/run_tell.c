@@ -106,7 +106,6 @@ static bool may_start(const rd_run_t *run, size_t i)
            access(socket, F_OK) == 0;
 }
 
-/* Starts masters immediately, and the others as soon as their master is connected. */
 void rd_run_connect(rd_run_t *run)
 {
     char ignored[1024];
@@ -158,8 +157,7 @@ static void add_key(rd_line_t *line, const rd_key_t *key)
     rd_wipe(hex, sizeof hex);
 }
 
-/* Returns whether node i buffers its output. There is a buffer in front of each receiver and of the
- * last segment, and in front of the standard output after it. */
+/* There is one in front of each receiver, the last segment, and the standard output after it. */
 static bool has_buffer(const rd_run_t *run, size_t i)
 {
     const rd_node_t *of = run->chain->of;

@@ -13,8 +13,7 @@
 #define EVERY_MS 1000
 #define FOLDER_BYTES (PATH_MAX - 32) /* room for /PID.json.new */
 
-/* Returns whether the directory is our own, because in /tmp another user may have created a
- * directory or link of this name. */
+/* In /tmp another user may have created a directory or link of this name. */
 static bool is_ours(const char *folder)
 {
     struct stat found;
