@@ -61,8 +61,7 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
     return rd_items_attribute(out, OWNER, last.text, strlen(last.text));
 }
 
-/* Reads the names of a file's attributes, each with its NUL. The caller frees them. Returns -1 with
- * errno set on failure. */
+/* Each name ends with a NUL. The caller frees them. Returns -1 with errno set on failure. */
 static ssize_t names_of(int fd, char **names_p)
 {
     for (;;) {
@@ -212,8 +211,7 @@ static bool look_up(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_
     return true;
 }
 
-/* Translates the owner that was sent into user and group IDs on this host. Returns false if none
- * was sent, or if it is invalid. */
+/* Returns false if no owner was sent, or if it is invalid. */
 static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
 {
     bool found;

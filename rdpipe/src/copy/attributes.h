@@ -24,7 +24,6 @@ typedef struct {
     size_t count, room, bytes;
 } rd_attributes_t;
 
-/* Returns whether the copy preserves any of these attributes. */
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 {
     return copy->owner || copy->xattrs || copy->acls;
@@ -48,8 +47,7 @@ void rd_attributes_free(rd_attributes_t *attributes);
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 
-/* Sets the owner of a file. Returns false with errno set if the file still has a different
- * owner. */
+/* Returns false with errno set if the file still has a different owner. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 
 /* Like rd_attributes_own, for a symbolic link. */

@@ -18,7 +18,6 @@ struct rd_block {
     uint32_t next; /* the next block in the same bucket */
 };
 
-/* Its layout is part of the protocol. */
 typedef struct {
     uint32_t index, weak;
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
@@ -41,7 +40,6 @@ uint32_t rd_block_bytes(uint64_t size)
 
 #define STRIDE 64
 
-/* The numbers from STRIDE down to 1. */
 static const int16_t weights[STRIDE] = {
     64, 63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43,
     42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21,
@@ -244,8 +242,7 @@ void rd_search_close(rd_search_t *search)
     free(search);
 }
 
-/* Returns whether this block is in the window. The digest of the window is computed only once, when
- * the first weak sum matches. */
+/* Computes the digest of the window only once, when the first weak sum matches. */
 static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
                   uint8_t strong[RD_BLOCK_DIGEST_BYTES], bool *has_strong)
 {

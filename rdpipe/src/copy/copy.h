@@ -66,8 +66,7 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 /* The mode bits that -p preserves: all except the set-id bits. */
 #define RD_MODE_KEPT ((mode_t)01777)
 
-/* Returns whether the user has excluded this path of a source. This does not check the directories
- * above it. */
+/* Does not check the directories above the path. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Returns whether the user has left out this path of a source, or a directory above it. Without -r
@@ -108,8 +107,7 @@ __attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, 
  * NULL for a file, directory or symbolic link. */
 const char *rd_special_name(mode_t mode);
 
-/* Like rd_special_name, for an entry of a directory. Also returns NULL if there is no such
- * entry. */
+/* Like rd_special_name, for an entry of a directory. NULL also means that there is none. */
 const char *rd_special_at(int parent, const char *name);
 
 /* Returns whether the file's modification time is exactly the one in the item. */
@@ -129,7 +127,6 @@ int rd_file_at(int parent, const char *name, struct stat *is_p);
  * no such source or another error has occurred. */
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 
-/* The destination of a copy. */
 typedef struct {
     int base;   /* a tree's top directory (-1 if there is none), or a file's directory */
     int parent; /* a tree's parent; -1 if the user named an existing directory as the tree itself */
@@ -161,10 +158,8 @@ bool rd_is_part_name(const char *name);
  * link to one of our files. */
 bool rd_part_is_ours(int parent, const struct stat *is);
 
-/* The error message for a copy that finds another copy writing to its target. */
 #define RD_COPY_LOSES "another rdcp is writing to it: wait until that one has finished"
 
-/* The error message for the part of a tree if rd_part_is_ours returns false. */
 #define RD_PART_FOREIGN                                                                            \
     "this partial copy belongs to another user, or others can write to it: remove it first"
 

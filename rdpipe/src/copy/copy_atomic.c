@@ -87,7 +87,6 @@ static bool copy_range(int from, int to, off_t at, off_t end)
     return true;
 }
 
-/* Copies the content and preserves holes. */
 static bool copy_content(int from, int to, off_t size)
 {
     uint64_t all = (uint64_t)size, end;
@@ -102,8 +101,6 @@ static bool copy_content(int from, int to, off_t size)
     return ftruncate(to, size) == 0;
 }
 
-/* Creates an independent file with the same content: first under the part's name, then under the
- * final name. */
 static bool clone_kept(rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                        const rd_attributes_t *attributes, int parent, const char *name)
 {

@@ -9,8 +9,7 @@
 
 /* ---- patterns, as in rsync ---- */
 
-/* Returns the length of the bracket expression at the beginning of the pattern, or 0 if there is
- * none. */
+/* Returns the length of the bracket expression, or 0 if it is not closed. */
 static size_t bracket_of(const char *pattern)
 {
     size_t at = 1;
@@ -111,7 +110,6 @@ static bool is_meant(const char *given, const char *path, bool is_directory)
     return matches_end(pattern, path);
 }
 
-/* The first pattern that matches decides. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory)
 {
     for (size_t i = 0; i < copy->exclusions; i++)
@@ -119,8 +117,6 @@ bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory
             return !copy->included || !copy->included[i];
     return false;
 }
-
-/* ---- patterns and --files-from together ---- */
 
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
 {

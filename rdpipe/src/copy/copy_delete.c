@@ -314,8 +314,7 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* Deletes an entry of a directory that we own, but that has no write permission because its source
- * has none. */
+/* The directory is ours, but has no write permission because its source has none. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;

@@ -8,7 +8,6 @@
 #include "sparse.h"
 
 #define READ_BYTES ((size_t)256 * 1024)
-/* The maximum number of block names in one item. */
 #define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES)
 #define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
 

@@ -11,7 +11,6 @@
 
 /* ---- messages ---- */
 
-/* Returns whether the rest of the copy would fail for the same reason. */
 static bool is_final(int error)
 {
     return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
@@ -173,7 +172,6 @@ static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat 
     return -1;
 }
 
-/* Removes a part to make room for a new one. On failure, errno is set. */
 static bool remove_part(const rd_file_t *file)
 {
     struct stat is;
@@ -203,7 +201,6 @@ static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
     return fd;
 }
 
-/* Opens and locks the part that this copy resumes. */
 static int old_part(rd_file_t *file, struct stat *is_p)
 {
     uint64_t from = file->item.offset;
@@ -223,8 +220,7 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     return -1;
 }
 
-/* Examines the file that currently has the name, and checks that it may be replaced. Reports the
- * reason if it returns false. */
+/* Checks that the file that now has the name may be replaced, and reports the reason if not. */
 static bool see(rd_writer_t *writer, rd_file_t *file)
 {
     const char *special = NULL;

@@ -54,8 +54,6 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
     return done;
 }
 
-/* Returns whether, according to its note, the part is the beginning of the item's current
- * source. */
 static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
 {
     struct stat is;

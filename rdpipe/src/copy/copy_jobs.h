@@ -59,7 +59,6 @@ typedef struct {
     bool is_beside;
 } rd_pace_t;
 
-/* Returns the initial state. */
 rd_pace_t rd_pace_from(unsigned least_us);
 
 /* Returns whether the next job goes to a thread. */

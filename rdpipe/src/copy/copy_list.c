@@ -91,7 +91,7 @@ static bool put_file(list_t *list, const char *path, const struct stat *is)
     return rd_items_put(&list->out, &list->item);
 }
 
-/* ---- symbolic links ---- */
+/* ---- other entries ---- */
 
 static bool put_link(list_t *list, const char *path, const struct stat *is)
 {
@@ -110,16 +110,12 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
     return rd_items_put(&list->out, &list->item);
 }
 
-/* ---- directories ---- */
-
-/* Lists an entry that is not copied, so that the target's entry of the same name is not deleted.
- * Returns false if the reader has closed. */
+/* Listed only so that the target's entry of the same name is not deleted. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
     return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
 }
 
-/* Skips a device, FIFO or socket, which has no content to copy. */
 static bool skip_special(list_t *list, const char *path, const struct stat *is)
 {
     const char *what = rd_special_name(is->st_mode);
@@ -228,7 +224,6 @@ static const char *next_name(const list_t *list)
     return list->next < names->count ? names->of[list->next] : NULL;
 }
 
-/* Skips the names below `path`. */
 static void pass_over(list_t *list, const char *path)
 {
     for (const char *name; (name = next_name(list)) && rd_lies_in(name, path);)
@@ -251,8 +246,7 @@ static bool list_above(list_t *list, char *path)
     return goes_on;
 }
 
-/* Lists only those entries of a directory that --files-from names. `path` is a buffer of
- * RD_PATH_BYTES, and is restored before this returns. */
+/* Like list_directory, but lists only the entries that --files-from names. */
 static bool list_named(list_t *list, char *path, const struct stat *is)
 {
     size_t len = strlen(path);

@@ -154,7 +154,6 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
     return *goes_on_p;
 }
 
-/* Sends the content, with holes as HOLE items. */
 static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t at, bool *goes_on_p)
 {
     uint64_t size = (uint64_t)is->st_size;
@@ -336,8 +335,6 @@ static bool pack_nothing(pack_t *pack)
     return rd_items_put(&pack->out, item);
 }
 
-/* ---- files read in parallel ---- */
-
 /* Runs in a job's thread. A file that cannot be read here is read when its turn comes. */
 static void do_job(void *context, void *argument)
 {
@@ -356,7 +353,6 @@ static void do_job(void *context, void *argument)
                    (size > 0 || read(job->fd, job->content, 1) == 0);
 }
 
-/* Returns false if the receiver has closed. */
 static bool send_read(pack_t *pack, const job_t *job)
 {
     rd_item_t *item = &pack->item;
@@ -403,8 +399,7 @@ static job_t *new_job(pack_t *pack)
     return job;
 }
 
-/* Queues a job, whose item is sent after those of all earlier jobs. If `reads` is true, a thread
- * reads its file in the meantime. */
+/* If `reads` is true, a thread reads the job's file while the job waits for its turn. */
 static void give(pack_t *pack, job_t *job, bool reads)
 {
     const char *name;
@@ -427,7 +422,6 @@ static bool is_small_and_new(const rd_item_t *item)
            item->size <= RD_SMALL_BYTES;
 }
 
-/* Returns false if the receiver has closed. */
 static bool take_in_turn(pack_t *pack)
 {
     bool was_beside = pack->pace.is_beside,
@@ -445,7 +439,6 @@ static bool take_in_turn(pack_t *pack)
     return !pack->has_ended;
 }
 
-/* Opens the top of a tree when the tree's first item arrives. */
 static bool open_top(pack_t *pack)
 {
     const char *path = pack->copy.path;
@@ -504,7 +497,6 @@ static bool put_with_attributes(pack_t *pack)
     return goes_on && rd_items_put(&pack->out, item);
 }
 
-/* Returns false if the receiver has closed. */
 static bool take(pack_t *pack)
 {
     switch (pack->item.kind) {

@@ -72,7 +72,6 @@ static void put_change(show_t *show, change_t change, const char *path, bool is_
     (void)fputc('\n', show->to);
 }
 
-/* Prints a change of the current item with its reason. */
 __attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_t change,
                                                            const char *form, ...)
 {
@@ -251,8 +250,7 @@ static void show_left_directory(show_t *show)
 
 /* ---- the stream ---- */
 
-/* Finishes a source after all its items have arrived. `missing` is the number of things that the
- * source's side could not read, in all sources so far. */
+/* `missing` counts what the source's side could not read, in all sources so far. */
 static void end_source(show_t *show, uint64_t missing)
 {
     bool is_whole = missing == 0 && show->complaints.count == 0;

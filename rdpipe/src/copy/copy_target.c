@@ -20,8 +20,7 @@
 #define LOCK_MS 3000               /* an interrupted copy may need this long to exit */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
-/* Prints "rdcp: HOST: PATH/BELOW: text" for message `nth`, but only one line for all messages over
- * the limit. */
+/* Prints only one line for all messages over the limit. */
 __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *complaints,
                                                       uint64_t nth, const char *more,
                                                       const char *below, const char *form,
@@ -235,8 +234,7 @@ bool rd_target_rename(const rd_target_t *target, const char *from, const char *t
             renameat(target->parent, from, target->parent, to) == 0);
 }
 
-/* For a target that is not an existing directory: opens its parent directory, and determines its
- * name there. */
+/* Called for a target that is not an existing directory. */
 static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_why_t *why)
 {
     char dir[RD_PATH_BYTES];

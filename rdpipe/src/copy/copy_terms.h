@@ -29,8 +29,7 @@ const char *rd_delta_name(rd_delta_t delta);
 /* Writes the offer into a START item. Called by `list`. */
 void rd_copy_terms_offer(rd_item_t *start, rd_delta_t delta);
 
-/* Accepts those features of the offer that the target's side supports, and writes the answer into
- * the item. */
+/* Accepts what the target's side supports, and writes the answer into the item. */
 void rd_copy_terms_answer(rd_item_t *start, rd_copy_terms_t *terms_p);
 
 /* Reads the answer. Called by the parts after `have`, and by `have` if it accepts nothing. */

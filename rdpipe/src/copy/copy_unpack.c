@@ -108,7 +108,6 @@ static bool find_target(unpack_t *unpack)
     return true;
 }
 
-/* Looks for the item's name in the old tree. */
 static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
 {
     const char *name;
@@ -137,8 +136,7 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
-/* Like find_name, for an item that becomes a directory, a symbolic link or a hard link. Also checks
- * that the name is not that of a device, FIFO or socket. */
+/* Like find_name, but also checks that the name is not that of a device, FIFO or socket. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
@@ -194,8 +192,7 @@ static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
     rd_attributes_clear(&unpack->attributes);
 }
 
-/* Returns a job for a file that is written in parallel with others, or NULL if it must be written
- * immediately. */
+/* Returns NULL if the file must be written immediately. */
 static job_t *new_job(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -334,7 +331,6 @@ static void end_file(unpack_t *unpack)
     }
 }
 
-/* Returns whether the file already has the right mode and time. */
 static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
 {
     const rd_item_t *item = &unpack->item;
@@ -345,8 +341,7 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
            rd_has_time(is, item);
 }
 
-/* Handles a KEEP item: the file's content is right, so at most its attributes are set. With
- * --atomic the file is put into the new tree. */
+/* Handles a KEEP item: the file's content is right, so at most its attributes are set. */
 static void keep_file(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -488,7 +483,6 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
         close(fd);
 }
 
-/* Sets the attributes of a directory once its content is complete. */
 static void take_leave(unpack_t *unpack)
 {
     unpack->kept += unpack->item.size;
@@ -561,8 +555,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
            rd_writer_complain(&unpack->writer, "", errno);
 }
 
-/* Finishes a source after all its items have arrived, even if it is incomplete. `missing` is the
- * number of things that the source's side could not read, in all sources so far. */
+/* `missing` counts what the source's side could not read, in all sources so far. */
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;

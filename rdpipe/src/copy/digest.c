@@ -184,7 +184,6 @@ static bool take(rd_digest_t *digest, const uint8_t *piece, size_t len)
     return is_zero;
 }
 
-/* Adds the filled part of the piece. Returns true if it was all zeros. */
 static bool take_piece(rd_digest_t *digest)
 {
     size_t filled = digest->filled;

@@ -10,8 +10,6 @@
 #define ENOUGH_BYTES ((size_t)64 * 1024)
 #define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item needs at least this much room */
 
-/* ---- out ---- */
-
 bool rd_items_out_open(rd_items_out_t *out_p, int fd)
 {
     *out_p = (rd_items_out_t){.fd = fd, .buffer = malloc(BUFFER_BYTES)};
@@ -109,8 +107,6 @@ bool rd_items_out_close(rd_items_out_t *out)
     return done;
 }
 
-/* ---- in ---- */
-
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out)
 {
     *in_p = (rd_items_in_t){.fd = fd, .out = out, .buffer = malloc(BUFFER_BYTES)};
@@ -123,7 +119,6 @@ void rd_items_in_close(rd_items_in_t *in)
     in->buffer = NULL;
 }
 
-/* Reads more bytes and appends them to the buffer. */
 static bool fill(rd_items_in_t *in, rd_why_t *why)
 {
     ssize_t n;

@@ -39,8 +39,7 @@ bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value
 bool rd_items_out_close(rd_items_out_t *out);
 
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
-/* Reads the next item, skipping the rest of the previous item's content. On failure, *why is set.
- */
+/* Reads the next item, and skips the rest of the previous one. On failure, *why is set. */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
 /* Returns the length of the next piece of the last item's content, which is valid until the next
  * call. Returns 0 at the end of the content, or on an error, in which case *why is set. */
