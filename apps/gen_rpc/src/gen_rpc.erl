@@ -36,7 +36,6 @@
 %% With a version, the function is applied only if the module on the other node has this `vsn'.
 -type failure() :: {badrpc | badtcp, Reason :: term()}.
 -type limit() :: timeout() | undefined.
-%% Milliseconds; `undefined' selects the value of the application's option.
 
 -define(SERVER, rex).
 -define(NOBODY, '$gen_rpc_nobody').
@@ -119,7 +118,6 @@ given(Node, Message, Deadline) ->
         {nosuspend, _} -> receive after 1 -> given(Node, Message, Deadline) end
     end.
 
-%% Starts a process whose exit reason is the fun's result.
 job(Fun) ->
     {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
     Monitor.
@@ -139,8 +137,7 @@ here(Module, Function, Args) ->
 -spec cast(destination(), versioned(), atom()) -> true.
 cast(Dest, M, F) -> cast(Dest, M, F, []).
 
-%% @doc Applies the function without waiting for it to return. Returns `true' even if the request could not be sent; {@link safe_cast/4} reports
-%% such failures.
+%% @doc Applies the function without waiting for it to return. Returns `true' even if the request could not be sent.
 -spec cast(destination(), versioned(), atom(), [term()]) -> true.
 cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
 
@@ -351,8 +348,7 @@ checked(Other, Name) -> error({bad_limit, Name, Other}).
 
 default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 
-%% @private Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid
-%% values, when a change takes effect, and its effect.
+%% @private Returns the rows of the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",
