@@ -52,8 +52,7 @@ server({ok, Port}, Ip, _) ->
         false -> bad("ip is ~0tP; ~ts is expected", [Ip, 12, ?IP_EXPECTED])
     end.
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid values, when a change takes
-%% effect, and its effect.
+%% @doc Returns the rows of the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0 takes any free port. If prometheus.erl runs, there is a server only if this is set."},
