@@ -15,7 +15,6 @@
 -import(beamway_cli_output, [say/2, complain/2]).
 
 -type status() :: 0 | 1 | 2.
-%% The exit status: 0 for success, 1 for failure, 2 for a usage error.
 
 -define(DONE, 0).
 -define(FAILED, 1).
@@ -128,7 +127,6 @@ run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
     ?USAGE.
 
-%% Parses the arguments of Command and calls Fun with a map of its options.
 parsed(Command, Words, Fun) ->
     Specs = beamway_cli_help:options(Command),
     case beamway_cli_help:parse(Specs, Words) of

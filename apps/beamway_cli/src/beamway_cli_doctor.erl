@@ -40,7 +40,6 @@ is_well(#{checks := Checks}) -> problems(Checks) =:= [].
 
 problems(Checks) -> [Check || #{status := problem} = Check <- Checks].
 
-%% The check for teleport is not about links.
 of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= teleport].
 
 links(Report) ->

@@ -195,7 +195,6 @@ soft_limit(Title, Text) ->
         nomatch -> unknown
     end.
 
-%% Parses a line `Key:   123 kB' into bytes.
 status_bytes(Key, Text) ->
     case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
         {match, [Digits]} -> list_to_integer(Digits) * 1024;

@@ -125,7 +125,6 @@ directory_remedy(Reason) ->
              {"all may write", "chown it to this user, or chmod o-w, or chmod +t"}],
     hd([Remedy || {Pattern, Remedy} <- Known, re:run(Reason, Pattern, [caseless]) =/= nomatch] ++ [remedy(Reason)]).
 
-%% Recognizes the usual causes by their characteristic text in the reason.
 remedy(Reason) ->
     Text = string:lowercase(Reason),
     Known = [{"emfile|too many open", "raise the number of open files: ulimit -n 4096"},
@@ -187,7 +186,6 @@ encryption({prefer, Keys}) ->
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
 
-%% Judges the speed of encryption. Without AES instructions the driver uses ChaCha20.
 cipher({unknown, _}) ->
     well(cipher, "unknown: this OTP has no crypto", []);
 cipher({{Library, Number}, vaes}) when Number < ?VAES_LIBCRYPTO ->

@@ -60,15 +60,12 @@ row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
      [maps:get(reason, All, <<>>), compressed(Info), fault(All)]].
 
-%% Shows the size of the compressed bytes as a percentage of their original size.
 compressed(#{uncompressed_out := Before, compressed_out := After}) when Before > 0 -> io_lib:format("; compressed to ~b %", [100 * After div Before]);
 compressed(_Info) -> [].
 
-%% Shows the fault that a test has set.
 fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
 fault(_Link) -> [].
 
-%% Shows the load that the peer last reported, and the age of the report.
 load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
 load(_) -> "-".
 

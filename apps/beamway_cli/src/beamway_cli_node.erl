@@ -275,7 +275,6 @@ wait_for_placement(Peers, Tries) ->
         _ -> receive after 2 * ?POLL_MS -> wait_for_placement(Peers, Tries - 1) end
     end.
 
-%% Returns the node with number 0.
 first(Step) ->
     [First | _] = [Node || Node <- Step, re:run(atom_to_list(Node), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
     First.

@@ -126,7 +126,6 @@ stand_in({Kind, _} = Who, Known) ->
 
 -ifdef(TEST).
 
-%% The file is read again as JSON.
 written(Report) -> jiffy:decode(jiffy:encode(hidden(Report, "Web1")), [return_maps]).
 
 text(Text) -> map_get(<<"text">>, written(#{text => Text})).

@@ -134,7 +134,6 @@ sample(Options) ->
 
 failed(Asked) -> [Node || {Node, Answer} <- Asked, element(1, Answer) =/= ok].
 
-%% Returns the result of a function of `beamway' on the node, or on all nodes.
 asked(Function, #{node := Node} = Options) ->
     Nodes = [Node | [N || is_map_key(cluster, Options), N <- call(Node, erlang, nodes, [connected]), N =/= node()]],
     Answers = case Nodes of
@@ -176,7 +175,6 @@ number(Key, Info) ->
         #{} -> 0
     end.
 
-%% Returns the fill level of the fuller of the two rings, as a fraction.
 fill(#{ring_bytes := Size, ring_fill_in := In, ring_fill_out := Out}) when Size > 0 -> max(In, Out) / Size;
 fill(_) -> 0.0.
 
@@ -203,7 +201,6 @@ picture_of_senders(#{say := Say} = Options, Asked) ->
         #{} -> Say(senders_to_text(Options, Links, failed(Asked), infinity))
     end.
 
-%% Links with the most queued bytes come first, then those that sent the most.
 fullest(Links) ->
     Sum = fun(Key, Senders) -> -lists:sum([maps:get(Key, Sender) || Sender <- Senders]) end,
     [Link || {_, Link} <- lists:sort([{{Sum(waiting, Senders), Sum(sent, Senders)}, Link} || {_, _, Senders} = Link <- Links])].

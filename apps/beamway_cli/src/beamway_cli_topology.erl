@@ -2,7 +2,6 @@
 %% @doc `beamway topology': measures the network of a cluster, shows it, and reads and writes its description.
 %%
 %% Called by the `beamway' command. The result goes to standard output (or the file that the user named), and everything else to standard error.
-%% The exit status is 0 for success, 1 for failure, and 2 for a usage error.
 -module(beamway_cli_topology).
 
 -export([main/1]).
@@ -104,7 +103,6 @@ help(Command, Specs) ->
     File = case Command of "measure" -> ""; _ -> " FILE" end,
     say("usage: beamway topology ~ts~ts [OPTION...]~n~n~ts~ts", [Command, File, getopt:usage_options(Specs), help_text(Command)]).
 
-%% Errors are thrown as texts.
 guarded(Command, Fun, Options) ->
     try Fun(Options) of
         ok -> ?DONE

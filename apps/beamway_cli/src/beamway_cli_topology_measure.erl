@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway topology measure': the command's VM becomes a hidden node that accepts no connections, finds or starts the nodes, measures, and
-%% stores the results so far after each round.
+%% stores the results so far every few seconds.
 -module(beamway_cli_topology_measure).
 
 -export([run/1]).
@@ -96,7 +96,6 @@ nodes_of(Options) ->
 
 %% ---- progress and result ----
 
-%% Stores the results so far at most every three seconds, and shows a progress bar on a terminal.
 progress(Out, Nodes, Messages) ->
     Shown = counters:new(1, []),
     Terminal = io:columns(standard_error),

@@ -212,7 +212,6 @@ of_xml(Xml, Nodes) ->
 vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
 vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.
 
-%% Writes a drawing, as PNG if the file name ends in .png.
 -spec draw(file:filename(), unicode:chardata()) -> ok.
 draw(File, Svg) ->
     case filename:extension(File) of
