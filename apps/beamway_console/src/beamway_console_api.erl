@@ -63,8 +63,6 @@ history(Pairs) ->
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
 
-%% Returns the three processes that send the most over a link, or none if the node does not know
-%% them.
 senders({ok, Node}, {ok, Peer}) ->
     Told = try erpc:call(Node, beamway, senders, [Peer], ?WHY_MS) of
                {ok, Senders} -> lists:sublist(Senders, ?SENDERS);

@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Decides who may see a console.
 %%
-%% Without a token, the console listens only on loopback, and everybody on the host may use it, but
-%% pages from other sites may not. Requests for a host name that is not local are rejected, because
-%% DNS can map any name to this host. Requests from other sites can neither change nor query
-%% anything, because browsers state the origin of a request and changes must be JSON. If a token is
-%% configured, a browser sends it once in a form and receives a cookie, which is signed with a key
-%% that exists only while the console runs. Programs send the token as
-%% `Authorization: Bearer TOKEN'. The token never appears in an address or a log.
+%% Without a token, the console listens only on loopback, and everybody on the host may use it, but pages from other
+%% sites may not. Requests for a host name that is not local are rejected, because DNS can map any name to this host.
+%% Requests from other sites can neither change nor query anything, because browsers state the origin of a request and
+%% changes must be JSON. If a token is configured, a browser sends it once in a form and receives a cookie, which is
+%% signed with a key that exists only while the console runs. Programs send the token as `Authorization: Bearer TOKEN'.
+%% The token never appears in an address or a log.
 %%
 %% After an address has sent a wrong token, the console does not check any token from that address for a moment, however many connections it has,
 %% and rejects its requests unread (429). With IPv6 the first 64 bits count as the address ({@link yucan_quota}).
@@ -58,8 +57,7 @@ changing(false, _, _, _) -> beamway_console_web:problem(403, "a request of anoth
 changing(true, false, _, _) -> beamway_console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
 changing(true, true, Req, Next) -> Next(Req).
 
-%% This request needs a body but changes nothing. beamway_console_api rejects queries that call
-%% code.
+%% This request needs a body but changes nothing. beamway_console_api rejects queries that call code.
 is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
@@ -106,8 +104,7 @@ login(Req, #{secret := Secret} = Guard) ->
 
 too_soon({Status, Headers, Body}) -> {Status, [{<<"retry-after">>, <<"1">>} | Headers], Body}.
 
-%% If several guesses arrive at the same time, up to one per scheduler is checked before the first
-%% one turns out to be wrong.
+%% Of several guesses at the same time, up to one per scheduler is checked before the first one turns out to be wrong.
 judged(Kind, Peer, Given, Secret, WrongMs) ->
     Key = {Kind, yucan_quota:key(Peer)},
     Now = erlang:monotonic_time(millisecond),

@@ -49,8 +49,7 @@ decoded(File, Modified, {ok, Bytes}) ->
     end;
 decoded(File, _, {error, Reason}) -> {error, [File, ": ", file:format_error(Reason)]}.
 
-%% @doc Returns the parts of a result that are shown. For a file that contains no such result,
-%% `count' is 0 and there are no values.
+%% @doc Returns the parts of a result that are shown. If the file contains no such result, `count' is 0.
 -spec object(binary()) -> {ok, map()} | {error, unicode:chardata()}.
 object(Bytes) ->
     try jiffy:decode(Bytes, [return_maps]) of

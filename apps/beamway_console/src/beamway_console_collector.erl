@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Collects a node's data about itself, in one process per node for any number of consoles and browsers.
 %%
-%% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it
-%% uses only kernel and stdlib, and other applications only where they run. It sends each console a
-%% sample once per interval, and exits when the last console has disconnected. If the code was sent,
-%% it then also removes the code. If the connection to a console is busy, that console misses the
-%% sample, so nothing blocks and no samples pile up.
+%% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it uses only kernel and
+%% stdlib, and other applications only where they run. It sends each console a sample once per interval, and exits when
+%% the last console has disconnected. If the code was sent, it then also removes the code. If the connection to a
+%% console is busy, that console misses the sample, so nothing blocks and no samples pile up.
 %%
 %% The collector is not supervised. The console that monitors it restarts it.
 -module(beamway_console_collector).
@@ -102,8 +101,7 @@ loop(#state{next = Next} = State) ->
 
 left(#state{hubs = Hubs} = State) when map_size(Hubs) > 0 -> loop(State);
 left(#state{sent = false}) -> ok;
-%% Removes the code that was sent. A separate process purges it, because this process runs the code
-%% until it exits.
+%% Removes the code that was sent. A separate process purges it, because this process runs the code until it exits.
 left(#state{sent = true}) ->
     true = unregister(?NAME),
     _ = code:delete(?MODULE),
@@ -128,7 +126,6 @@ sample() ->
 with(_, none, Sample) -> Sample;
 with(Key, Value, Sample) -> Sample#{Key => Value}.
 
-%% Returns the parts that run on this node, recognized by their registered names.
 apps() ->
     [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {beamway_console, beamway_console_sup}],
             whereis(Name) =/= undefined].
@@ -143,7 +140,6 @@ links() ->
              end
     end.
 
-%% For OTP's own distribution, uses the counters of its sockets.
 stock() ->
     [maps:merge(#{node => Node, link => inet, reason => <<"stock distribution">>}, counters(Controller)) || {Node, Controller} <- erlang:system_info(dist_ctrl)].
 

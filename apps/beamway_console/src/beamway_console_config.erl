@@ -26,8 +26,7 @@ read(Given) ->
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
     end.
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid values, when a change takes
-%% effect, and its effect.
+%% @doc Returns the rows of the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "start of the console", Effect} || {Name, Default, Expected, Effect} <- options()].

@@ -13,8 +13,7 @@
 %% The number of links between 45 fully meshed nodes. With 500 nodes there would be 125,000, in a frame of 10 MB.
 -define(LINKS_MOST, 1000).
 
-%% @doc Returns the frame of a topic, or `none' if there is nothing to send now. For topics that
-%% other processes serve, the result is always `none'.
+%% @doc Returns the frame of a topic, or `none' for topics that other processes serve.
 -spec frame(beamway_console_hub:topic(), nodes(), beamway_console_config:config()) -> binary() | none.
 frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
 frame(http, Nodes, _) -> json(http(Nodes));

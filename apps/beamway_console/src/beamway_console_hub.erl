@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The centre of a console: it keeps track of the nodes, receives their samples, and sends frames to browsers.
 %%
-%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each
-%% topic and interval. A frame is encoded only once, and only if a browser has subscribed to its
-%% topic. A browser that has not yet received its last frames is skipped until it has received them.
-%% It does not miss anything permanently, because each frame is complete. When a node goes down,
-%% browsers are notified immediately.
+%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each topic and interval. A
+%% frame is encoded only once, and only if a browser has subscribed to its topic. A browser that has not yet received
+%% its last frames is skipped until it has received them. It does not miss anything permanently, because each frame is
+%% complete. When a node goes down, browsers are notified immediately.
 -module(beamway_console_hub).
 -behaviour(gen_server).
 
@@ -41,9 +40,8 @@ start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, [
 -spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
-%% @doc Subscribes the calling process to these topics: it receives their frames as messages
-%% `{console_frame, Topic, Json :: binary()}', the first of them immediately. It must acknowledge
-%% each frame with {@link taken/1}.
+%% @doc Subscribes the calling process to these topics. It receives their frames, the first ones immediately, as
+%% messages `{console_frame, Topic, Json :: binary()}', and must acknowledge each frame with {@link taken/1}.
 -spec subscribe([topic()]) -> ok | {error, too_many}.
 subscribe(Topics) -> gen_server:call(?MODULE, {subscribe, self(), Topics}, ?CALL_MS).
 
@@ -71,8 +69,7 @@ tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
-    %% If the console itself is hidden, as it is when `beamway console' runs it, it sees all nodes
-    %% as hidden.
+    %% If the console itself is hidden, as it is when `beamway console' runs it, it sees all nodes as hidden.
     _ = [ok = net_kernel:monitor_nodes(true, #{node_type => all, nodedown_reason => true}) || is_alive()],
     _ = erlang:send_after(Interval, self(), tick),
     First = case Config of
@@ -176,7 +173,6 @@ reason(_) -> <<"nodedown">>.
 ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
     Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
-%% Called when a node that was down is up again.
 awake(Node, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{state := down} = Known} -> State#state{nodes = Nodes#{Node := Known#{state := new, since := now_ms(), again := clock(), pause := ?PAUSE_MS}}};
@@ -204,8 +200,7 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
-%% Marks nodes that have fallen silent, and removes those that have been down for a long time,
-%% except the nodes in the configuration.
+%% Marks silent nodes, and removes those that have been down for a long time, except the nodes in the configuration.
 aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->

@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the pipes that run on this host. While `rdpipe' runs, it keeps a small file in a
-%% directory that belongs to its user. The file records how much data each hop has carried so far,
-%% and `rdpipe' removes it when it exits. This module reads these files, and skips those whose
-%% process was killed.
+%% @doc Finds the pipes that run on this host. While `rdpipe' runs, it keeps a small file in a directory that belongs to
+%% its user. The file records how much data each hop has carried so far, and `rdpipe' removes it when it exits. This
+%% module reads these files, and skips those whose process was killed.
 -module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).

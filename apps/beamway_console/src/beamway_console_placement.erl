@@ -55,8 +55,7 @@ text(Format, Arguments) -> unicode:characters_to_binary(io_lib:format(Format, Ar
 lease_json(Node, {Holder, Claims, Left}) ->
     #{node => Node, holder => text("~p", [Holder]), holder_node => node(Holder), claims => text("~0tP", [Claims, 20]), left_ms => Left}.
 
-%% @doc Returns the nodes that `Asker' chooses for a query, and for each node the reason why it was
-%% chosen or not.
+%% @doc Returns the nodes that `Asker' chooses for a query, and for each node the reason why it was chosen or not.
 -spec choose(Asker :: node(), Query :: term(), [node()]) -> {ok, map()} | {error, unicode:chardata()}.
 choose(Asker, Query, Nodes) ->
     case {call(Asker, placement, choose_nodes, [Nodes, Query]), call(Asker, placement, explain, [Nodes, Query])} of

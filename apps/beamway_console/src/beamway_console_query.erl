@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Turns text from a browser into an Erlang term for a placement query. All functions are pure.
 %%
-%% This node must already know every word in the text as an atom. Text from a browser therefore
-%% cannot create atoms, whose number is limited on a node, and a misspelled word is named in the
-%% error message. OTP's scanner would create an atom for every word and variable, so this module
-%% scans the text itself.
+%% This node must already know every word in the text as an atom. Text from a browser therefore cannot create atoms,
+%% whose number is limited on a node, and a misspelled word is named in the error message. OTP's scanner would create an
+%% atom for every word and variable, so this module scans the text itself.
 -module(beamway_console_query).
 
 -export([parse/1, calls_code/1]).
