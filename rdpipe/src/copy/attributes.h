@@ -29,9 +29,8 @@ static inline bool rd_attributes_wanted(const rd_copy_t *copy)
     return copy->owner || copy->xattrs || copy->acls;
 }
 
-/* Sends the attributes of a file. If `fd` is -1, the file is a symbolic link, of which only the
- * owner is preserved. Reports attributes that cannot be read. Returns false if the reader has
- * closed. */
+/* If `fd` is -1, the file is a symbolic link, of which only the owner is preserved. Reports
+ * attributes that cannot be read. Returns false if the reader has closed. */
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
@@ -42,8 +41,7 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
 void rd_attributes_clear(rd_attributes_t *attributes);
 void rd_attributes_free(rd_attributes_t *attributes);
 
-/* Returns whether the file already has this owner, and these ACLs and extended attributes, as far
- * as the copy preserves them. */
+/* Compares only what the copy preserves. */
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 

@@ -309,8 +309,7 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Returns whether too many blocks have differed in spite of equal weak sums. Only a few would do so
- * by chance. */
+/* Only a few blocks would differ by chance in spite of equal weak sums. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;
@@ -346,8 +345,7 @@ static bool search_on(rd_search_t *search)
 
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p)
 {
-    /* Move the new bytes that have not been sent yet, of which there are few, to the beginning of
-     * the buffer. */
+    /* The new bytes that have not been sent yet are few, so move them to the beginning. */
     if (search->room - search->end < ROOM_BYTES) {
         memmove(search->bytes, search->bytes + search->from, search->end - search->from);
         search->at -= search->from;

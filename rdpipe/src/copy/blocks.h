@@ -67,8 +67,7 @@ rd_search_t *rd_search_open(rd_blocks_t *blocks, const rd_digest_key_t *key, rd_
 /* Returns where to write the next bytes of the file; there is always room for at least one. */
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p);
 
-/* Searches `len` more bytes, which the caller has written to that room. Returns false if a callback
- * has stopped the search. */
+/* `len` bytes were written to that room. Returns false if a callback has stopped the search. */
 bool rd_search_more(rd_search_t *search, size_t len);
 
 /* Passes everything read so far to the callbacks. Call this at the end of the file, or when the

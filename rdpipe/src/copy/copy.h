@@ -138,8 +138,7 @@ typedef struct {
     bool is_new;  /* a tree that does not yet exist under its own name */
 } rd_target_t;
 
-/* Returns whether another file system is mounted here. Kernels before 5.8 do not report that, and
- * then this returns false. */
+/* Returns whether another file system is mounted here; false on kernels before 5.8. */
 bool rd_is_mount_root(int fd);
 
 /* Writes an ID of a directory, which stays the same until the host is rebooted, whatever name the

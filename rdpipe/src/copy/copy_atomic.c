@@ -19,8 +19,7 @@ typedef struct {
     struct stat is;
 } kept_t;
 
-/* Returns whether the entry is a regular file of the item's size. `have` has already compared its
- * content, or its size and time. */
+/* Checks only the size, because `have` has already compared the content, or size and time. */
 static bool find_kept(kept_t *kept, int parent, const char *name, const rd_item_t *item)
 {
     kept->parent = parent;
@@ -39,8 +38,7 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* Returns whether the file already has exactly the attributes that a copy would give it. If it does
- * not, it cannot be shared with another tree. */
+/* A file can be shared with another tree only if it already has the attributes of the copy. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {
@@ -380,7 +378,6 @@ static bool exchange(const rd_target_t *target)
     return false;
 }
 
-/* A fallback for file systems that cannot exchange two names. */
 static bool rename_twice(const rd_target_t *target)
 {
     int parent = target->parent, error;

@@ -154,8 +154,7 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
-/* Returns whether this is the part of a listed file. A part's name may contain only a shortened
- * file name, so this computes the part's name for each listed file. */
+/* A part's name may contain only a shortened file name, so compute it for each listed file. */
 static bool is_part_of(const rd_names_t *listed, const char *name)
 {
     char part[256];

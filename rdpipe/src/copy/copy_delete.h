@@ -44,8 +44,7 @@ typedef struct {
     rd_names_t deleted; /* from all sources: paths below the target that the user named */
 } rd_deletions_t;
 
-/* Records a DELETE item. Returns false with *why set if the other side was not allowed to request
- * this. */
+/* Returns false with *why set if the other side was not allowed to request this. */
 bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd_item_t *item,
                       rd_why_t *why);
 

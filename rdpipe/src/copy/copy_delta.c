@@ -282,8 +282,7 @@ void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t
     fail(writer, file, NULL);
 }
 
-/* Opens the file that has the name now. If it is not the version from which the blocks were
- * computed, rd_delta_end finds that the digests differ. */
+/* rd_delta_end detects a file that is not the version from which the blocks were computed. */
 static bool open_version(rd_file_t *file)
 {
     struct stat is;

@@ -124,8 +124,7 @@ bool rd_is_named(int parent, const char *name, int fd)
            is.st_ino == named.st_ino && is.st_dev == named.st_dev;
 }
 
-/* Returns whether write itself reports all errors on this file system. Network file systems and
- * FUSE may report them only at close. */
+/* Network file systems and FUSE may report the errors of write only at close. */
 static bool is_local(int fd)
 {
     static const unsigned local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
@@ -247,9 +246,8 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
     return file->is_direct;
 }
 
-/* Writes the part's note. There is none for a small file, for a file whose failed writes may be
- * reported only at close, or for a file that is sent as a difference, which is known to be correct
- * only once it is complete. */
+/* There is no note for a small file, for a file whose failed writes may be reported only at close,
+ * or for a difference, which is known to be correct only once the file is complete. */
 static void note(rd_file_t *file)
 {
     file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&

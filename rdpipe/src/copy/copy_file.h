@@ -98,8 +98,7 @@ bool rd_is_named(int parent, const char *name, int fd);
  * nothing. */
 void rd_file_open(rd_writer_t *writer, rd_file_t *file);
 
-/* Writes the next bytes. On an error, reports it, closes the file and leaves its part for the next
- * copy. */
+/* On an error, reports it, closes the file and leaves its part for the next copy. */
 void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
 
 /* Like rd_file_write, for a hole of `len` bytes. */

@@ -16,8 +16,7 @@
  * the path that leads out of the source, or the file that cannot be read. */
 bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nul, rd_why_t *why);
 
-/* Writes the names as a here-document, which the shell opens as descriptor 3 of the preceding
- * command. */
+/* The shell opens the here-document as descriptor 3 of the preceding command. */
 void rd_files_from_put(FILE *to, const rd_names_t *names);
 
 /* Reads what rd_files_from_put has written, and closes the descriptor. On failure, *why is set. */

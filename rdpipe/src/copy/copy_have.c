@@ -36,8 +36,7 @@ typedef struct {
     rd_extras_t *extras; /* NULL unless --delete or --atomic is given */
 } have_t;
 
-/* Computes the digest of a regular file whose size is in the given range. Returns false if it is
- * not such a file. A part must also be one of our own. */
+/* Fails unless this is a regular file of a size in this range. A part must also be our own. */
 static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
                       uint64_t least, uint64_t most, rd_item_t *item)
 {
@@ -68,9 +67,8 @@ static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t
     return done;
 }
 
-/* Returns the resolution of timestamps on the file system in nanoseconds. It is estimated from the
- * file's own timestamps, because the kernel sets the status change time with the full
- * resolution. */
+/* The resolution of timestamps on the file system in nanoseconds, estimated from the file's own,
+ * because the kernel sets the status change time with the full resolution. */
 static int64_t time_step(int parent, const struct stat *is)
 {
     int64_t step = 1;
@@ -84,8 +82,7 @@ static int64_t time_step(int parent, const struct stat *is)
     return step;
 }
 
-/* Returns whether the file has its source's time, at the resolution that the file system can store.
- * FAT, SMB and some FUSE file systems truncate the time. */
+/* FAT, SMB and some FUSE file systems truncate the time. */
 static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
@@ -97,8 +94,7 @@ static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
            is->st_mtim.tv_nsec == item->mtime_ns - item->mtime_ns % step;
 }
 
-/* Returns whether the file counts as unchanged without being read: with -p, a file that was copied
- * before has the size and time of its source. */
+/* With -p, a file that was copied before has the size and time of its source. */
 static bool is_same(const have_t *have, int parent, const char *name, struct stat *is_p)
 {
     const rd_item_t *item = &have->item;
@@ -108,10 +104,9 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
-/* Removes the part of a file that is already complete, because the part would otherwise stay
- * forever. A part that another copy is writing is not removed. Between our open and our lock
- * another copy may have completed this part and created a new one of the same name, so this checks
- * rd_is_named. */
+/* The part of a complete file would otherwise stay forever. One that another copy is writing is not
+ * removed. Between our open and our lock another copy may have completed this part and created a
+ * new one of the same name, so this checks rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
     struct stat is;
@@ -171,9 +166,8 @@ static void name_blocks(have_t *have, int parent, const char *name)
         close(fd);
 }
 
-/* Finds out what the target already has of the file: a file of the same length may be identical,
- * and a part may be its beginning. Returns false if a file in a tree needs no update, in which case
- * the item is not forwarded. */
+/* A file of the same length may be identical, and a part may be its beginning. Returns false if a
+ * file in a tree needs no update, in which case the item is not forwarded. */
 static bool look(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -208,8 +202,7 @@ static bool look(have_t *have)
     return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
-/* Checks that no other copy is writing the target, so that the second of two copies fails here,
- * before it has sent any data. */
+/* The second of two copies to a target fails here, before it has sent any data. */
 static bool is_free(const rd_target_t *target)
 {
     int parent = target->is_tree ? target->parent : target->base;
@@ -228,9 +221,8 @@ static bool is_last_target(const have_t *have)
     return have->copy.target + 1 >= have->copy.targets;
 }
 
-/* Returns whether the tree would be copied into itself. If it were, the list would include the new
- * files and never end. This is detected even if the user has given two different names for the same
- * host. */
+/* If a tree were copied into itself, the list would include the new files and never end. This is
+ * detected even if the user has given two different names for the same host. */
 static bool is_copied_into(have_t *have)
 {
     static const uint8_t unknown[RD_DIGEST_BYTES];
@@ -245,8 +237,7 @@ static bool is_copied_into(have_t *have)
     return is_it;
 }
 
-/* Returns whether this item is the directory into which the tree is copied, or inside it. Only that
- * subtree is omitted, and the rest is copied. */
+/* If a tree is copied into itself, only the directory into which it is copied is left out. */
 static bool is_inside(have_t *have)
 {
     const rd_item_t *item = &have->item;

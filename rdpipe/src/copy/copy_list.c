@@ -181,8 +181,7 @@ static bool list_one(list_t *list, char *path)
     return skip_special(list, path, &is);
 }
 
-/* Appends a name to `path`, a buffer of RD_PATH_BYTES. Returns false and reports an error if the
- * result is too long. */
+/* `path` is a buffer of RD_PATH_BYTES. Reports an error if the result is too long. */
 static bool append(list_t *list, char *path, size_t len, const char *name, size_t bytes)
 {
     int added =

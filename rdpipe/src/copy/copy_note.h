@@ -12,16 +12,14 @@
  * disk are lost.
  */
 
-/* Returns the kernel's ID of the current boot in the kernel's own format, or "" if it does not
- * provide one. */
+/* In the kernel's own format, or "" if it does not provide one. */
 const char *rd_boot_id(void);
 
 /* Writes 6 bytes that identify the current boot, or zeros if the system does not provide an ID. */
 #define RD_KERNEL_BYTES 6u
 void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES]);
 
-/* Writes the note, which says that the file will be the beginning of this item's file. Returns
- * false if the file system does not support extended attributes. */
+/* Says that the file will be the beginning of this item's file. Fails if it cannot be stored. */
 bool rd_note_write(int fd, const rd_item_t *item);
 
 /* Returns whether, according to its note, the file is the beginning of this item's file. */

@@ -126,8 +126,7 @@ static bool put(pack_t *pack, rd_item_kind_t kind, uint64_t size)
     return rd_items_put(&pack->out, &item);
 }
 
-/* Sends the stored bytes from *at_p to `end`. Returns false if not all of them were sent;
- * *goes_on_p then says whether the receiver is still there. */
+/* If this returns false, *goes_on_p says whether the receiver is still there. */
 static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *goes_on_p)
 {
     while (*at_p < end && *goes_on_p) {
@@ -174,8 +173,7 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Returns whether the file still contains the bytes that the target already has, up to `at`, and
- * the bytes that were sent, from `at` on. */
+/* The target already had the bytes up to `at`; those from `at` on were sent. */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];

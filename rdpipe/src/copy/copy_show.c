@@ -115,8 +115,7 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* With -p, shows how an existing entry differs from the item in mode and time. The attributes that
- * --owner, --xattrs and --acls preserve are not compared. */
+/* The attributes that --owner, --xattrs and --acls preserve are not compared. */
 static void show_status(show_t *show, const struct stat *is)
 {
     const rd_item_t *item = &show->item;
@@ -279,8 +278,7 @@ static bool find_target(show_t *show, rd_why_t *why)
         return false;
     if (show->target.is_into)
         show->complaints.into = show->target.name;
-    /* Compare with the old tree, because the user wants to see how the new tree will differ from
-     * it. */
+    /* The user wants to see how the new tree will differ from the old one. */
     if (show->target.old >= 0) {
         show->target.is_new = false;
         if (show->target.base >= 0)

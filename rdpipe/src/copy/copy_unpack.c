@@ -211,8 +211,7 @@ static job_t *new_job(unpack_t *unpack)
     return unpack->jobs ? rd_jobs_room(unpack->jobs) : NULL;
 }
 
-/* Stops collecting a file, because it has holes or more content than announced, and writes it
- * directly instead. */
+/* Called if a file has holes or more content than announced, and is then written directly. */
 static void ungather(unpack_t *unpack)
 {
     job_t *job = unpack->gathered;
@@ -530,8 +529,7 @@ static void keep_part(const rd_target_t *target)
     (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
 }
 
-/* Finishes a source. `there` and `here` count the errors on the source's side and on this side. A
- * tree gets its final name only if it is complete. */
+/* `there` and `here` count the errors on the source's side and on this side. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     rd_target_t *target = &unpack->target;

@@ -25,8 +25,7 @@ typedef struct {
 
 bool rd_items_out_open(rd_items_out_t *out_p, int fd);
 bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
-/* Returns room for a DATA item with up to *room_p bytes of content. rd_items_data_put then sends
- * it. */
+/* Returns room for a DATA item of up to *room_p bytes, which rd_items_data_put then sends. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
 /* Sends these bytes in as many DATA items as they need. */
