@@ -39,8 +39,7 @@ bool rd_progress_is_wanted(const rd_cli_t *cli);
 /* Returns the time between two updates. */
 int rd_progress_ms(const rd_cli_t *cli);
 
-/* Writes a line in the form that the options and the terminal require. `json` is the complete line
- * of JSON. Returns false if the output has no room for the line now. */
+/* `json` is the complete line of JSON. Returns false if the output has no room for it now. */
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json);
 
 void rd_progress_clear(const rd_cli_t *cli);

@@ -21,8 +21,8 @@
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
-/* Returns the maximum number of streams that a hop of this process may have. Each needs a
- * descriptor, so there are fewer than RD_STREAMS_MAX if the limit on open files is low. */
+/* The maximum for a hop. Each stream needs a descriptor, so it depends on the limit on open
+ * files. */
 unsigned rd_streams_max(void);
 
 typedef struct {
@@ -39,8 +39,7 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
  * and the session from then on, even on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* Return the number of live connections, and the number of connections that have carried bytes of a
- * stream. */
+/* The numbers of live connections, and of those that have carried bytes of a stream. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);
 

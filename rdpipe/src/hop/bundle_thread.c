@@ -243,8 +243,7 @@ static void adjust(rd_bundle_t *bundle)
     bundle->strands.use = rd_stream_count_step(&bundle->stream_count, &period);
 }
 
-/* Sends END on each connection once all data has been handed to the kernel. Returns true if the
- * kernel has also accepted every END. */
+/* Returns true if the kernel has accepted all data and every END. */
 static bool say_end(rd_bundle_t *bundle)
 {
     bool is_gone = bw_strands_end(&bundle->strands);

@@ -185,8 +185,7 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
 
 /* ---- common parts of the carriers ---- */
 
-/* Waits until the attempt reaches this state. With an immediate carrier (BW_CAP_IMMEDIATE) the
- * attempt has either reached the state already or never will. */
+/* An immediate carrier (BW_CAP_IMMEDIATE) has reached the state already or never will. */
 static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t deadline,
                   rd_why_t *why)
 {

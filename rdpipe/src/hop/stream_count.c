@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream_count.h"
 
-/* How many periods pass after a failed trial before the next one. The number doubles with each
- * failure. */
+/* How many periods pass after a failed trial before the next; each failure doubles them. */
 #define HOLD 8u
 #define HOLD_MAX 64u
 /* For how many periods a loss counts. At a loss rate of 0.001 % losses are rare, but they still

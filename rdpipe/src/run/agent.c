@@ -664,8 +664,7 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     agent->to_child.fd = agent->from_child.fd = -1;
     rd_lines_init(&agent->lines, control_in);
     rd_ignore_signals();
-    /* A terminal sends these to every process in the foreground. Agents ignore them, because rdpipe
-     * forwards them in messages. */
+    /* rdpipe forwards the signals that a terminal sends to every process in the foreground. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
     /* sshd sends it when the connection is lost, in which case the channel also closes. */

@@ -101,8 +101,7 @@ static void make_words(words_t *words, const char *host, const rd_ssh_t *ssh, rd
     add(words, "-oServerAliveInterval=5");
     add(words, "-oServerAliveCountMax=6");
     add(words, "-oClearAllForwardings=yes");
-    /* A RemoteCommand in ~/.ssh/config, which is meant for terminal sessions, would make ssh refuse
-     * the command. */
+    /* A RemoteCommand in ~/.ssh/config would make ssh refuse the command. */
     add(words, "-oRemoteCommand=none");
     if (share != RD_SHARE_NO) {
         add(words, share == RD_SHARE_MASTER ? "-oControlMaster=yes" : "-oControlMaster=no");

@@ -55,8 +55,7 @@ void rd_guard_forget(rd_guard_t *guard, pid_t group);
 /* Registers a directory of the owner that contains only files. Call this before creating the
  * directory, so that it is never left unguarded, and with "" once it no longer exists. */
 bool rd_guard_directory(rd_guard_t *guard, const char *path);
-/* Stops the guards, and waits until they have killed and removed everything that is still
- * registered. */
+/* Waits until the guards have killed and removed everything that is still registered. */
 void rd_guard_end(rd_guard_t *guard);
 
 #endif

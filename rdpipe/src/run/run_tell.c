@@ -58,8 +58,7 @@ static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
 }
 
-/* Returns which standard streams the segment uses. A file counts as well, because it may be
- * /dev/stdin or /dev/stdout. */
+/* A file counts as well, because it may be /dev/stdin or /dev/stdout. */
 static unsigned needs_of(const rd_run_t *run, size_t i)
 {
     switch (run->chain->of[i].work) {

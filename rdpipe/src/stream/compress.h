@@ -21,8 +21,7 @@ typedef struct {
     bool compresses;
 } rd_compressor_t;
 
-/* Returns the version of libzstd, or NULL if rdpipe was built without it; rd_compressor_open then
- * fails. */
+/* Returns NULL if rdpipe was built without libzstd; rd_compressor_open then fails. */
 const char *rd_zstd_version(void);
 
 #define RD_NO_ZSTD "this command is built without libzstd, so it cannot compress"

@@ -421,8 +421,7 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* Truncates an existing file only when the first bytes arrive, because until then the pipeline may
- * still fail to start, in which case the file's content must not be lost. */
+/* An existing file must not be lost if the pipeline fails before the first bytes arrive. */
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
@@ -587,8 +586,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
-    /* An output that could not be opened is an error and does not count as a reader that has
-     * closed. */
+    /* An output that could not be opened does not count as a reader that has closed. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);

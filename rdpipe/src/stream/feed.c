@@ -79,8 +79,7 @@ static void send_block(feed_t *feed)
     feed->filled = 0;
 }
 
-/* With a limited rate, a block holds a tenth of a second's bytes, so that a slow stream keeps
- * flowing. */
+/* A block holds at most a tenth of a second's bytes, so that a slow stream keeps flowing. */
 static size_t block_bytes(const feed_t *feed)
 {
     uint64_t tenth = feed->transfer->rate / 10;
@@ -144,8 +143,7 @@ static ssize_t read_on(feed_t *feed, size_t len)
     return -1;
 }
 
-/* Reads until the block is full or the input has no more data for now, because available data is
- * sent immediately. Returns true if it did anything. */
+/* Sends available data even if the block is not full. Returns true if it did anything. */
 static bool read_block(feed_t *feed)
 {
     size_t block = block_bytes(feed);
@@ -184,8 +182,7 @@ static bool say_end(feed_t *feed)
 
     if (!feed->has_ended || feed->has_said_end)
         return false;
-    /* Check this last, because a process that was killed to stop the stream has thereby ended its
-     * output. */
+    /* Checked last, because a process that was killed to stop the stream has ended its output. */
     if (atomic_load(&feed->transfer->stop))
         return false;
     feed->has_said_end = rd_stream_say(feed->to, &end, NULL);

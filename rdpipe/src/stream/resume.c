@@ -32,9 +32,8 @@ static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
     return true;
 }
 
-/* Replaces the file with a rename, so that the old text remains until the new one is complete. The
- * new file is always created and never reused, because in a shared directory an existing one may be
- * a link planted by another user. */
+/* The old text remains until the new one is complete. The new file is always created and never
+ * reused, because in a shared directory an existing one may be a link planted by another user. */
 static bool write_file(const char *file, const char *text, rd_why_t *why)
 {
     char fresh[4096];
@@ -128,8 +127,7 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
-/* Writes an ID of the file that stays the same after a reboot, although the number of its device
- * may change. */
+/* The ID stays the same after a reboot, although the number of the device may change. */
 static bool identify(int output, char is[RD_RESUME_FILE])
 {
     struct statx stat;

@@ -127,8 +127,7 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* Returns whether bytes have arrived that have not been examined yet. If so, the delay is on our
- * side, for example because of a slow disk. */
+/* If there are unexamined bytes, the delay is on our side, for example because of a slow disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};
@@ -199,8 +198,7 @@ static bool arm(rd_stream_t *stream)
     return status == BW_OK;
 }
 
-/* Nothing is ever sent on the side connection, so it becomes readable only when the peer has closed
- * it. */
+/* Nothing is ever sent on the side connection, so it is readable only once the peer closes it. */
 static void look_aside(rd_stream_t *stream, short revents)
 {
     char byte;

@@ -61,8 +61,7 @@ void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
-/* Sends a ping if one is due. Returns false with *why set if the other side has been silent for too
- * long. */
+/* Sends a ping if one is due. Fails with *why set if the other side was silent for too long. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
 /* For a keeper (keepalive.h): sends a ping if one is due and room for a payload of `spare` bytes
@@ -78,8 +77,7 @@ struct pollfd;
 void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled, size_t count,
                      int ms);
 
-/* Discards incoming data until the other side has closed or, if `abort_is_enough`, has sent
- * ABORT. */
+/* Discards incoming data until the other side closes or, if `abort_is_enough`, sends ABORT. */
 void rd_stream_discard_rest(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
 
 #endif

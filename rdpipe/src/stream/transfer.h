@@ -40,8 +40,7 @@ typedef struct {
     _Atomic bool has_ended; /* drain: the consumer has the complete stream */
     /* drain: the output gets no more data, but stays open so that its reader can be killed first */
     _Atomic bool is_dropped;
-    /* drain: called with `of` when END has arrived, just before the output is closed; may be
-     * NULL */
+    /* drain: called with `of` at END, just before the output is closed; may be NULL */
     void (*at_end)(void *of);
     void (*at_drop)(void *of); /* drain: called when is_dropped becomes true */
     void *of;
