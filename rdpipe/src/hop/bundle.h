@@ -21,8 +21,7 @@
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
-/* The maximum for a hop. Each stream needs a descriptor, so it depends on the limit on open
- * files. */
+/* The maximum for a hop, which depends on the limit on open files. */
 unsigned rd_streams_max(void);
 
 typedef struct {
