@@ -246,8 +246,8 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
     return file->is_direct;
 }
 
-/* There is no note for a small file, for a file whose failed writes may be reported only at close,
- * or for a difference, which is known to be correct only once the file is complete. */
+/* No note is written for a small file, for a file whose failed writes may be reported only at
+ * close, or for a difference, which is known to be correct only once the file is complete. */
 static void note(rd_file_t *file)
 {
     file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&
