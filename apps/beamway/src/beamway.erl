@@ -247,7 +247,6 @@ reload_certificates() -> beamway_renewal:reload().
 
 -ifdef(TEST).
 
-%% This VM is not running as a node.
 without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),

@@ -14,12 +14,10 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([run/4, tell_without/3]).
-%% Exported for beamway_tls_takeover.
 -export([send/2, recv/2, give_up_connection/1]).
 
 -type stream() :: beamway_stream:stream().
 
-%% Returns whether a ring of this kind can be offered now, on a stream of the given kind.
 -callback is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 
 %% In the other callbacks, deadlines are in erlang:monotonic_time(millisecond), and an error must not leave anything open.
@@ -84,7 +82,6 @@ agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
         {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
-%% Runs on the connecting side. The peer has joined the link, or reports why it could not.
 answered(ready, Stream, Deadline, Kind, Port) ->
     case beamway_establish:accept(Kind, Port, Deadline) of
         {ok, Device} ->
@@ -100,7 +97,6 @@ answered({nack, Reason}, _Stream, _Deadline, _Kind, Port) ->
 answered(_Offer, _Stream, _Deadline, _Kind, _Port) ->
     give_up(<<"an offer as answer to ours">>).
 
-%% Runs on the accepting side. This node has joined the link, or could not.
 joined(Stream, Deadline, {ok, Port, Device}) ->
     or_close(Port, fun() ->
                            send(Stream, ready),
@@ -152,7 +148,6 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% If there is no agreement, everything must be closed again.
 or_close(Port, Use) ->
     try
         Use()

@@ -71,12 +71,10 @@ ring_test_() ->
      ?_assertEqual({ok, 131072}, Ring(rdma, 131072, 0)),
      ?_assertEqual({error, <<"the ring memory of this node is used up (rdma_limit_bytes)">>}, Ring(rdma, 131072, 262144))].
 
-%% A link gets a ring if and only if there is room for it.
 has_room_test_() ->
     [?_assertEqual(has_room(Kind, Used, config()), ring(Kind, 262144, Used, config()) =/= ring(Kind, 65536, 1 bsl 40, config()))
      || Kind <- [shm, rdma], Used <- [0, 131072, 131073, 917504, 917505, 1048576, 1 bsl 30]].
 
-%% RDMA has a separate limit.
 limits_test_() ->
     [?_assertEqual([rdma_limit_bytes, ring_limit_bytes], limits()), ?_assertEqual({ring_limit_bytes, 131072}, bytes({tcp, 65536})),
      ?_assertEqual({rdma_limit_bytes, 131072}, bytes({rdma, 65536}))].

@@ -9,8 +9,7 @@
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc Returns the ring that the two nodes may try, or the reason why they use their stream. If the versions of the extension differ, both sides
-%% use the stream, TCP or TLS; the connection is never rejected.
+%% @doc Returns the ring that the two nodes may try, or the reason why they use their stream.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
@@ -63,8 +62,7 @@ takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> tr
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 
-%% @doc Returns how long, in milliseconds, a link between the two nodes waits for a new connection after losing its own. If this is 0, the link ends
-%% when its connection does.
+%% @doc Returns for how many milliseconds a link waits for a new connection; with 0 it ends with its connection.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.

@@ -52,8 +52,6 @@ set(Pid, Class) ->
 link_is_up(Port) ->
     gen_server:cast(?MODULE, {link_is_up, Port}).
 
-%% ---- server ----
-
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
@@ -112,7 +110,6 @@ change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
 tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
-%% Returns the ports of all links that the driver carries.
 ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;

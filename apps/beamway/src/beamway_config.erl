@@ -36,7 +36,6 @@
                     encrypt_key_file := string(),
                     renew_connections := boolean(),
                     classes := [beamway_classes:named()]}.
-%% {@link table/0} describes each option.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
 
@@ -101,8 +100,7 @@ options() ->
       "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
       " A process gets its class within about five seconds.", fun classes/1}].
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid values, when a change takes effect,
-%% and its effect.
+%% @doc Returns the rows of the table for the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
@@ -148,7 +146,6 @@ without_effect() ->
             || {Name, _} <- application:get_all_env(beamway), Name =/= included_applications, not lists:member(Name, Known),
                not lists:keymember(Name, 1, retired())].
 
-%% Options of older versions.
 retired() ->
     [{whole_messages, "the receiving node now joins the fragments of a large message as they arrive"}].
 
@@ -340,7 +337,6 @@ links_test_() ->
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
 
-%% RDMA has never been tested on a real adapter, so it must be requested explicitly.
 rdma_is_off_test_() ->
     Links = fun(Links, Rdma) ->
                     {ok, #{links := Result}} = read(fun(links) -> Links; (rdma) -> Rdma; (_) -> undefined end),

@@ -45,7 +45,6 @@ accept_connection(AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
 setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     beamway_dist_setup:connect({?FAMILY, ?STREAM}, Node, Type, MyNode, LongOrShortNames, SetupTime).
 
-%% Closes a listening socket.
 -spec close(port()) -> ok.
 close(Socket) ->
     inet_tcp_dist:close(Socket).

@@ -21,7 +21,6 @@
 
 -export([connect/6, accept/6]).
 -export([init_connect/7, init_accept/7]).
-%% Callbacks of dist_util.
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
          getstat/1, setopts/2, getopts/2]).
 
@@ -367,7 +366,6 @@ carry_itself(Stream, Reason) ->
         {error, Failed} -> {error, Failed}
     end.
 
-%% Returns the smaller of the values that the two nodes want.
 resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
 
 %% Called if the data is carried by the drivers of both nodes.
@@ -424,7 +422,6 @@ whereabouts(undefined, Node, Stream) ->
 whereabouts(Called, _Node, _Stream) ->
     {Called, called}.
 
-%% A connection that is already closed has no address.
 from({ok, {Ip, _Port}}) -> Ip;
 from({error, _}) -> unknown.
 
@@ -551,7 +548,6 @@ driven(Stream) ->
     {_Kind, Controller, _Reason} = get_state(link),
     {is_port(Controller) andalso Controller =/= Stream, Controller}.
 
-%% The controller of a ring is a port of our driver.
 controller({Kind, Controller, _Reason}) ->
     case beamway_kind:is_ring(Kind) of
         true -> {ring, Controller};

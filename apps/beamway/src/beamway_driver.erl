@@ -78,7 +78,6 @@ codec_is_loaded(When, {error, Reason}) ->
     ?LOG(case When of always -> warning; far -> info end, "beamway: this node compresses no links: ~ts", [Reason]),
     false.
 
-%% Only the first failure is logged.
 tried(Kind, ok) ->
     ets:insert(?TABLE, {{library, Kind}, true});
 tried(Kind, {error, Reason}) ->

@@ -82,8 +82,6 @@ name(Keys, Label) ->
         _ -> <<"cookie ", Label/binary>>
     end.
 
-%% ---- keys from the cookie ----
-
 of_cookie(nocookie) ->
     {error, <<"this node has no cookie to make a key from">>};
 of_cookie(Cookie) ->
@@ -121,8 +119,6 @@ derive(Cookie, []) ->
         {error, Reason} ->
             {error, <<"no key can be derived from the cookie: ", Reason/binary>>}
     end.
-
-%% ---- keys from a file ----
 
 %% @doc Returns the keys in a file.
 -spec of_file(file:filename()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
@@ -172,8 +168,6 @@ secret(Line) ->
     end.
 
 problem(Format, Args) -> {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
-
-%% ---- keys from a secret ----
 
 key(Source, Secret) ->
     <<Fingerprint:32, _/binary>> = hkdf(Secret, <<"fingerprint">>),

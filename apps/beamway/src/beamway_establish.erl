@@ -42,8 +42,7 @@ begin_port(Kind, Begin, Await) ->
                                 end
                         end).
 
-%% @doc Accepts the peer that the listener is waiting for, until a deadline in erlang:monotonic_time(millisecond). After an error, the port stays
-%% open.
+%% @doc Accepts the listener's peer, until a deadline in monotonic milliseconds. After an error, the port stays open.
 -spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
 accept(Kind, Port, Deadline) ->
     case await(Port, Deadline) of
@@ -77,7 +76,6 @@ failed(Kind, {listening, #{text := <<>>}}) -> {error, <<"nobody came to the ", (
 failed(_Kind, {listening, #{text := Reason}}) -> {error, Reason};
 failed(_Kind, {linked, _}) -> {error, <<"a link of a port that should listen">>}.
 
-%% Returns the first event, or `working' if none arrives in time.
 await(Port, Deadline) ->
     case beamway_port:step(Port) of
         working ->

@@ -115,8 +115,6 @@ word(delay_ms, Ms) -> ["a delay of ", integer_to_list(Ms), " ms each way"];
 word(jitter_ms, Ms) -> ["up to ", integer_to_list(Ms), " ms of jitter"];
 word(rate_bytes, Rate) -> [integer_to_list(Rate), " bytes a second each way"].
 
-%% ---- server ----
-
 %% @private
 -spec init([]) -> {ok, #state{}} | ignore.
 init([]) ->
@@ -277,7 +275,6 @@ on_socket(Port, {ok, Fd}, [What | More]) ->
 
 -ifdef(TEST).
 
-%% Settings without an effect are dropped. The error names an invalid key or value.
 checked_test_() ->
     [?_assertEqual(Checked, checked(Given))
      || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},

@@ -94,7 +94,6 @@ count() ->
 
 -ifdef(TEST).
 
-%% A single unauthenticated client loses its oldest connections, and the peers lose none.
 a_stranger_crowds_out_his_own_test() ->
     Rows = [{1, peer_1, a}, {2, stranger, b}, {3, peer_2, c}, {4, stranger, d}, {5, peer_1, e}, {6, stranger, f}],
     ?assertEqual({2, stranger, b}, oldest(Rows)),

@@ -114,7 +114,6 @@ handled(Message, Link, Stream) ->
     catch error:badarg -> exit(normal)
     end.
 
-%% Returns the stream after handling the message.
 handle(flush, Link, Stream) -> ok = beamway_port:flush(port(Link)), Stream;
 handle(look, _, Stream) -> Stream; % it is already being polled
 handle({ask, Sender, Key, Patience}, _, Stream) -> _ = begin_asking(Sender, Key, Patience), Stream;
@@ -170,7 +169,6 @@ ask(Keeper, Sender, Key, Looks) ->
 
 %% ---- the socket ----
 
-%% Returns the stream to keep, or the result of peer_gone/1 if the stream is already closed.
 watched({ring, Port}, Stream) ->
     case beamway_stream:watch(Stream) of
         ok -> Stream;

@@ -27,7 +27,6 @@
                    library => string(),            % the driver loads it from this file in priv
                    limit := atom()}.               % the option that limits the memory of all its rings
 
-%% Returns all kinds, from best to worst.
 -spec kinds() -> [entry(), ...].
 kinds() ->
     [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, used_up_flag => 32, same_host => true, limit => ring_limit_bytes},

@@ -72,8 +72,7 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Creates what outlives the server but not the calling process, its supervisor: the table with the node's options, and the driver. When the
-%% process that loaded a driver exits, the driver is unloaded and its ports are closed.
+%% @doc Creates what outlives the server but not the calling process, its supervisor: the table with the node's options, and the driver.
 -spec prepare() -> ok.
 prepare() ->
     _ = application:load(beamway),
@@ -153,8 +152,7 @@ usable(Links, StreamKind, Now) ->
             Usable
     end.
 
-%% @doc Reserves ring memory for the calling connection process, at most `ring_bytes' per direction. Returns the granted size. The reservation is
-%% released when the process exits.
+%% @doc Reserves at most `ring_bytes' per direction for the calling connection process, until it exits.
 -spec reserve(beamway_kind:ring()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
@@ -184,8 +182,7 @@ call(Request) ->
     end.
 
 %% @doc Returns the level for a log line about a single link. It is lower if another line has already given the same reason, because a node may have
-%% thousands of links that all lack the same thing. After an hour the reason is worth another warning. {@link beamway:links/0} shows the reason for
-%% each link.
+%% thousands of links that all lack the same thing. After an hour the reason is worth another warning.
 -spec level_of(Reason :: binary()) -> warning | debug.
 level_of(Reason) ->
     Now = erlang:monotonic_time(millisecond),
@@ -309,8 +306,6 @@ all() ->
 -spec driven(link()) -> {ok, port()} | none.
 driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
 driven(_Link) -> none.
-
-%% ---- server ----
 
 %% @private
 -spec init([]) -> {ok, #state{}}.

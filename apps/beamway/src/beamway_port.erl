@@ -88,8 +88,7 @@
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
-%% @doc Like {@link load/0}, but works even if the calling process has already loaded the driver: closes its ports, unloads it, and loads the current
-%% file.
+%% @doc Like {@link load/0}, but first closes the ports of a driver that the calling process has loaded, and unloads it.
 -spec reload() -> ok | {error, Reason :: binary()}.
 reload() ->
     load(fun(Dir, Driver) ->
@@ -278,8 +277,7 @@ receive_some(Port) ->
         {ok, <<0, Read:64>>} -> {read, Read}
     end.
 
-%% @doc Reads the data that has arrived. `again' means that the caller should call this again soon, and `asleep' that it should wait for the next
-%% `look'.
+%% @doc Reads the data that has arrived. After `again' call this again soon, and after `asleep' wait for `look'.
 -spec look(port()) -> again | asleep.
 look(Port) ->
     case command(Port, ?LOOK, <<>>) of

@@ -111,10 +111,8 @@ unused_device_test_() ->
     [?_assertEqual([], unused_ports([])),
      ?_assertEqual(["this node does not use the RDMA device mlx5_0, rxe0, because rdma is off by default; "
                     "set BEAMWAY_RDMA=true or -beamway rdma true to use it"], unused_ports([Port, #{device => "rxe0"}, Port])),
-     %% This does not even look for devices.
      ?_assertEqual([], unused(#{links => [inet]})), ?_assertEqual([], unused(#{links => [rdma, shm, tcp]}))].
 
-%% If there is no time left, the offer is not even read.
 no_time_is_left_test() ->
     ?assertEqual({error, <<"one; two">>}, join_one_of([{10, 0, 0, 1}], none, 65536, deadline(0), [<<"two">>, <<"one">>])).
 

@@ -37,8 +37,6 @@ all() ->
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% Like all/0, but reads a different directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
-%% ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
     case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of

@@ -148,8 +148,6 @@ call(Request) ->
     catch exit:_ -> [] % it is stopping or starting
     end.
 
-%% ---- server ----
-
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
@@ -270,7 +268,6 @@ own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
 
-%% Returns the CPU time that this node has used since that reading, as a percentage of what its schedulers could use.
 cpu_percent(Now, {Ms, RuntimeMs}) ->
     {_, RuntimeNowMs} = runtime(Now),
     min(100, 100 * (RuntimeNowMs - RuntimeMs) div (max(1, Now - Ms) * erlang:system_info(schedulers_online))).
@@ -336,7 +333,6 @@ tick_ms() -> 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4.
 may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
 may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
 
-%% A link is sampled only every five seconds if it is idle or one of many.
 stepped(_Now, Seconds, Many, #link{idle = Idle, missed = Missed} = Link) when Many orelse Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
     Link#link{missed = Missed + Seconds};
 stepped(Now, Seconds, _Many, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
@@ -381,7 +377,6 @@ recorded(Seconds, Before, Figures, History) ->
 skipped(_Seconds, Before, History) when map_size(Before) =:= 0 -> History;
 skipped(Seconds, Before, History) -> beamway_history:add(Seconds, grown(Before, Before), History).
 
-%% Logs which processes fill the link if the port is busy or has suspended senders.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
   when Busy + Held > 0, Now - Last >= ?FULL_MS ->
     {ok, Port} = beamway_links:driven(About), % other links do not have these counters
@@ -491,8 +486,7 @@ judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
         false -> State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}
     end.
 
-%% Each call of a tool such as ejabberdctl starts a hidden node that exists for about a second; at level info the log would have a line for each
-%% call.
+%% A tool such as ejabberdctl starts a hidden node for each call, which would fill the log at level info.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).
@@ -521,7 +515,6 @@ aged_figures(Latest, _AgoMs) -> Latest.
 own_until(LateMs, Seconds, Own) when LateMs >= ?STEP_MS -> beamway_history:add(own_step(LateMs, 0, 0), beamway_history:add(Seconds - 1, own_step(0, 0, 0), Own));
 own_until(_LateMs, Seconds, Own) -> beamway_history:add(Seconds, own_step(0, 0, 0), Own).
 
-%% Returns the record as of the end of the link, and how long ago that was.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
 
 now_ms() -> erlang:monotonic_time(millisecond).
@@ -576,7 +569,6 @@ may_rest_test_() ->
            end,
     [?_assertNot(may_rest(Link(3000, 10))), ?_assertNot(may_rest(Link(15000, 9))), ?_assert(may_rest(Link(15000, 10))), ?_assert(may_rest(Link(0, 10)))].
 
-%% If a link reported a second ago that the last acknowledgement was three seconds old, it is now four seconds old.
 what_a_link_said_grows_older_test() ->
     Now = now_ms(),
     Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 60),

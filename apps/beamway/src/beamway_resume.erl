@@ -179,7 +179,6 @@ with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Sessi
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
-%% If the node cannot spawn another process, the keeper tries again later.
 spawned(Function, Args) ->
     try spawn_link(?MODULE, Function, Args)
     catch error:system_limit -> none
@@ -290,7 +289,6 @@ with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Want
 with_spreader(_AfterMs, _Port, Session) ->
     Session.
 
-%% A link that loses its connection soon after it has spread waits longer each time before it spreads again.
 again_ms(spread, Session, _Now) -> maps:get(again_ms, Session, ?SPREAD_AGAIN_MS);
 again_ms(resume, #{spread_at := At, again_ms := Ms}, Now) when Now - At < ?SPREAD_SOON_MS -> min(?SPREAD_AGAIN_MAX_MS, 2 * Ms);
 again_ms(resume, _Session, _Now) -> ?SPREAD_AGAIN_MS.
@@ -307,7 +305,6 @@ thin(Port, #{info := #{connection := Connection}} = Session) ->
     look_again(get(session));
 thin(_Port, undefined) -> ok.
 
-%% Updates the number of connections that the link reports.
 count_paths(Connection, Port) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     beamway_links:connections(Connection, #{connections => Connections}).
@@ -428,7 +425,6 @@ dialing(Dialer) ->
         ?MODULE:dialing(Begun)
     end.
 
-%% The wait ends with the next attempt, the next question to epmd or the end of the grace period.
 until_next(#{next := Next, look_at := LookAt} = Dialer) ->
     lists:min([Next | [LookAt || may_look(Dialer)] ++ [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
 
@@ -554,15 +550,11 @@ was_at(Ip, Ip) -> true;
 was_at({127, _, _, _}, {127, _, _, _}) -> true;
 was_at(_Ip, _From) -> false.
 
-%% ---- epmd's answer ----
-
 %% @private The result is passed as the exit reason. The dialer kills this process if it takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
     _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
     exit({looked, beamway_epmd:of_node(Node, Family, Known)}).
-
-%% ---- an attempt ----
 
 %% @private Exits with the reason for a failure. After a success the keeper stops the dialer, and this process with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
@@ -572,7 +564,6 @@ attempt({Dialer, Keeper}, Info, Address) ->
         {error, Reason} -> exit({failed, Reason})
     end.
 
-%% The dialer allows only one attempt at a time to continue.
 chosen(Dialer) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
@@ -602,7 +593,6 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 
-%% If the peer may have exited, the dialer wakes up for its next question to epmd, no matter how late the next attempt is.
 the_dialer_wakes_up_for_epmd_test_() ->
     Now = now_ms(),
     Dialer = #{state => {down, Now}, info => #{resume_ms => 100000, refused_ms => 100000}, hurry_since => none, next => Now + 50000, look_at => Now + 5000,
@@ -611,7 +601,6 @@ the_dialer_wakes_up_for_epmd_test_() ->
      || {Least, Changes} <- [{50000, #{}}, {5000, #{refuses => true}}, {5000, #{cause => connection_finished}}, {5000, #{address => undefined}},
                              {50000, #{refuses => true, looking => self()}}, {2000, #{hurry_since => Now - 98000}}]].
 
-%% If epmd lists other nodes, its answer that the peer is missing can be trusted, unless epmd has just been restarted.
 a_new_epmd_proves_nothing_test_() ->
     Ip = {127, 0, 0, 1},
     Dialer = #{epmd => unknown, others => false, certain => false, missing_since => none, info => #{from => called}},

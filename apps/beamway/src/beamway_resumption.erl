@@ -21,8 +21,6 @@
 
 -type info() :: beamway_resume:info().
 
-%% ---- the keeper ----
-
 %% @doc Asks the link's keeper.
 -spec call(pid(), Request :: term()) -> term().
 call(Keeper, Request) ->
@@ -84,7 +82,6 @@ in_driver(Role, #{ring_bytes := RingBytes}, {beamway_stream_tls, Tls}, Talk) ->
 in_driver(_Role, _Link, Stream, _Talk) ->
     {ok, Stream}.
 
-%% Returns the reason why the link gives up its connection.
 gives_up(#{encrypted := false}, {beamway_stream_psk, _}, _Kind) -> certificates;
 gives_up(_Link, _Stream, Kind) -> Kind.
 

@@ -58,8 +58,7 @@ label(Label) ->
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
 initial_call(_, Call) -> Call.
 
-%% @doc Describes a process: its pid, its name and label if it has them, and the function with which it
-%% started.
+%% @doc Describes a process: its pid, its name and label if it has them, and the function with which it started.
 -spec described(pid()) -> binary().
 described(Pid) ->
     unicode:characters_to_binary([pid_to_list(Pid) | case who(Pid) of

@@ -223,7 +223,6 @@ packets_prove_what_was_said_test() ->
                                     accept_holds(Talk, sent(accept(Talk, 5, 7))),
                                     proof_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))]].
 
-%% One kind of connection cannot be turned into another.
 each_kind_has_proofs_of_its_own_test() ->
     #{callee := Callee, id := Id, caller := Caller} = Talk = talk(),
     [begin

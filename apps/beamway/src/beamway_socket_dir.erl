@@ -4,8 +4,6 @@
 %% A socket is in the directory only while a link is being agreed on: one side listens, the peer connects, and the name is removed. If a node is
 %% killed before that, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may mount the same
 %% directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
-%%
-%% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
 
 -export([prepare/1, check/1, sweep/1, address/2, bytes/1]).

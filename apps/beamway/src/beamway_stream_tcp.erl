@@ -310,7 +310,6 @@ keepalive_s_test_() ->
     [?_assertEqual(Want, keepalive_s(TickTime, Intensity))
      || {Want, TickTime, Intensity} <- [{15, 60, 4}, {15, 600, 4}, {2, 8, 4}, {1, 1, 4}, {1, 40, 40}, {1, 5, 1000}]].
 
-%% Checks what the kernel reports for a real socket with these options.
 a_socket_is_kept_alive_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     ok = inet:setopts(Listen, keepalive_options()),

@@ -25,8 +25,7 @@
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
 
-%% @doc Opens a listening socket and registers with epmd. If the options are invalid, this fails, and so does the start of the node, because a node
-%% that has to use TLS must not run without it.
+%% @doc Fails, and with it the start of the node, if the options are invalid: such a node must not run without TLS.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->

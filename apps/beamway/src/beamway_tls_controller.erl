@@ -54,8 +54,6 @@ tick(Controller) ->
     Controller ! tick,
     ok.
 
-%% ---- controller ----
-
 %% @private There are no timeouts here and below, because the connection process is linked and has one.
 -spec init(pid(), ssl:sslsocket()) -> no_return().
 init(Connection, Socket) ->
@@ -104,8 +102,6 @@ send(Socket, Data) ->
         ok -> ok;
         {error, _} -> exit(connection_closed)
     end.
-
-%% ---- reader ----
 
 %% @private
 -spec init_reader(pid(), DHandle :: term()) -> no_return().

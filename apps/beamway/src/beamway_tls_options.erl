@@ -33,8 +33,7 @@ both() ->
         {_, {error, Problem}} -> {error, Problem}
     end.
 
-%% @doc Returns the times at which the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its
-%% file cannot be used.
+%% @doc Returns {@link expiry/1} for both sides, without a side that has no usable certificate.
 -spec expiries() -> [{role(), Seconds :: integer()}].
 expiries() ->
     [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
@@ -283,7 +282,6 @@ arguments_test() ->
                 ["server_verify_fun", "{lists"], ["server_verify_fun", "{lists, map}"]]],
     ?assertMatch({error, <<"-ssl_dist_optfile: expected one file", _/binary>>}, given({ok, [["a"], ["b"]]}, error)).
 
-%% The arguments are read as OTP reads them.
 every_argument_test_() ->
     [?_assertEqual({ok, [{server, []}, {client, [{list_to_atom(Name), Value}]}]}, given(error, {ok, [["client_" ++ Name, Text]]}))
      || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},

@@ -39,7 +39,6 @@ split(Start) ->
 
 -ifdef(TEST).
 
-%% The packets are the same no matter how the bytes are split.
 any_cut_test_() ->
     Packets = [<<>>, <<1>>, <<"abc">>, binary:copy(<<7>>, 300), <<>>, <<0, 0, 0, 9>>],
     Stream = << <<(byte_size(P)):32, P/binary>> || P <- Packets >>,

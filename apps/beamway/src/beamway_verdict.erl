@@ -120,7 +120,6 @@ cause(memory, _Reason, _Record) -> {no_memory, "this node had no memory for what
 cause(own, _Reason, _Record) -> {this_node_ended, "the distribution of this node ended"};
 cause(other, _Reason, _Record) -> {other, "the connection's process failed"}.
 
-%% The driver, or the dialer, detected the end.
 lost({value, {_, {gave_up, exited}}}, _Reason, _Record) -> {peer_ended, "the peer's process ended: it no longer exists on this host"};
 lost({value, {_, {gave_up, ended}}}, _Reason, _Record) -> {peer_ended, "the peer's process ended: its port is closed and its epmd no longer lists it"};
 lost({value, {_, {gave_up, forgotten}}}, _Reason, Record) ->
@@ -217,12 +216,9 @@ silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
         {_, false} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
-%% Returns the most recent `Steps' steps.
 recent(_Steps, []) -> [];
 recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
 recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
-
-%% ---- facts ----
 
 facts(#{events := Events, seconds := Seconds, own := Own, silent_ms := SilentMs} = Record) ->
     Steps = recent(?LOOK_S, Seconds),
@@ -290,7 +286,6 @@ full(Steps) ->
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
 
-%% Reports the scheduling delay of the link's own process if this node's schedulers did not run it in time.
 run_delay(Steps) ->
     Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
     [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].
