@@ -78,8 +78,7 @@ begun(noproc, _, _) -> {error, noproc}.
 response(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
 response(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
 
-%% @doc See {@link teleport:multi_call/4}. The caller sends the requests itself, so they arrive after everything that
-%% it has sent before.
+%% @doc See {@link teleport:multi_call/4}.
 -spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.
 multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),

@@ -15,7 +15,6 @@
 -type class() :: control | normal | bulk.
 -type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer(), pool := 0..16,
                     ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer(), trace := boolean()}.
-%% {@link table/0} describes each option.
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
 -define(KEY, {teleport, config}).
@@ -47,14 +46,12 @@ is_ports({0, 0}) -> true;
 is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535);
 is_ports(_) -> false.
 
-%% Returns the options for lanes, for messages and for the node that no longer have an effect.
 without_effect() ->
     [class, unordered, way,
      lanes, weights, kinds, ring_bytes, chunk_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
      on_full, block_ms, open_ms, idle_ms, backoff_ms, on_unconfirmed, on_event, ip, max_strangers, stranger_ms, tls, plaintext, by_reference, nodes].
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid
-%% values, when a change takes effect, and its effect.
+%% @doc Returns the rows of the table for the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() -> [{Name, Default, Expected, When, Effect} || {Name, Default, Expected, When, Effect, _} <- options()].
 
@@ -66,8 +63,7 @@ defaults() -> maps:from_list([{Name, Default} || {Name, Default, _, _, _, _} <- 
 -spec read() -> ok | {error, [problem(), ...]}.
 read() -> merged(maps:without([included_applications], maps:from_list(application:get_all_env(teleport))), defaults()).
 
-%% @doc Changes options. Only one process may call this at a time, because one of two concurrent changes would be
-%% lost.
+%% @doc Changes options. Only one process may call this at a time, because concurrent changes would be lost.
 -spec set(map()) -> ok | {error, [problem(), ...]}.
 set(Given) -> merged(Given, all()).
 

@@ -15,8 +15,7 @@
 %% gen builds the tag of a reply as an improper list.
 -dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
-%% @doc Like gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with
-%% `overload' if the connection is full.
+%% @doc Like gen:call/4, but with `[nosuspend]' it exits with `overload' if the connection is full.
 -spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout(), [] | [nosuspend]) -> {ok, Reply :: term()}.
 call(Server, Label, Request, Timeout, Suspend) when is_pid(Server) ->
     case teleport_watcher:stand_in(Server) of

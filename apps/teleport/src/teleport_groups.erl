@@ -102,14 +102,11 @@ found(_, Outcome, _) -> Outcome.
 encoded([], _) -> <<>>;
 encoded(_, Message) -> term_to_binary(Message).
 
-%% Returns the messages that this node itself sends: the broadcast for each node that gets it directly, and for each relay
-%% the broadcast with the names of its leaves.
 served(Nodes, Broadcast, Options) ->
     {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
 
-%% Sends to all nodes whose connections have room, and then to those that get room before the deadline. Returns the nodes
-%% that had no room, and the reason.
+%% Sends to each node as soon as its connection has room, until the deadline. Returns the other nodes, with the reason.
 sent(Sendings, Deadline) ->
     IsLate = fun({Node, _}) -> teleport_deadline:left(Deadline) =:= 0 orelse is_late(Node) end,
     {Late, Others} = lists:partition(IsLate, unsent(Sendings)),

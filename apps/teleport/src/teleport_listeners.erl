@@ -13,7 +13,6 @@
 -behaviour(gen_server).
 
 -export([join/1, join/2, leave/1, leave/2, broadcast/2, broadcast/3, members/1, nodes/1]).
-%% Called by the other modules of teleport.
 -export([start_link/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
@@ -74,8 +73,6 @@ members(Group) -> teleport_interest:members(?TABLE, Group).
 %% @doc Returns the other nodes that have members, as far as this node knows.
 -spec nodes(Group :: term()) -> [node()].
 nodes(Group) -> teleport_interest:known_nodes(?TABLE, Group).
-
-%% ---- the process ----
 
 %% @private The members stay in the table if the server crashes.
 -spec init([]) -> {ok, #listeners{}}.

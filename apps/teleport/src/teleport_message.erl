@@ -57,8 +57,7 @@ sent_to({local, To}, Message, Options) ->
     end;
 sent_to(noproc, _, _) -> {error, noproc}.
 
-%% @doc Sends to a process on another node. If there is no room, `block' waits until the deadline, while `error' and
-%% `drop' do not wait.
+%% @doc Sends to a process on another node. Only `block' waits for room, until the deadline.
 -spec transmit(node(), pid() | atom(), Key :: term(), Message :: term(), on_full(), teleport_deadline:deadline()) -> ok | {error, overload | timeout | {too_big, pos_integer()}}.
 transmit(Node, To, Key, Message, OnFull, Deadline) ->
     case teleport_pool:lookup(Node) of

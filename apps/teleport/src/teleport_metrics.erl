@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Returns teleport's metrics as Prometheus text. Only reads counters and does not ask any process, so it answers
-%% immediately even if something is stuck.
+%% @doc Teleport's metrics. Only counters are read and no process is asked, so this works even if something is stuck.
 -module(teleport_metrics).
 
 -export([new/0, count/1, counted/1, families/0]).
@@ -12,8 +11,7 @@ fields() ->
      {refused, "Messages, and broadcasts to a node, that were refused for want of room"},
      {relayed, "Broadcasts that this node has passed on to another node of its site"}].
 
-%% @doc Creates the counters; called by the supervisor. They are created only once, so they keep their values when the
-%% application is restarted.
+%% @doc Creates the counters once, so they keep their values when the application is restarted.
 -spec new() -> ok.
 new() ->
     case persistent_term:get(?MODULE, none) of

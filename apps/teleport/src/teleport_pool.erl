@@ -113,8 +113,7 @@ request(Pool, To, Key, Label, Request, Wait) ->
                         end
                 end).
 
-%% @doc Informs the node that the calling process no longer waits for the reply to this request, unless the connection is
-%% full.
+%% @doc Informs the node that the caller no longer waits for this reply, unless the connection is full.
 -spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
 -dialyzer({no_improper_lists, [cancel/3]}).
 cancel(Pool, Key, Ref) ->
@@ -302,7 +301,6 @@ up(Node, Pid, Queue, Delivery, #peer{stage = opening, pids = Pids, up = Before} 
     end;
 up(_, _, _, _, Peer) -> Peer.
 
-%% Senders no longer find this connection.
 without(Pid, #peer{up = Up} = Peer) ->
     {Gone, Left} = lists:partition(fun(#connection{pid = Of}) -> Of =:= Pid end, Up),
     _ = [ets:delete(?TABLE, Key) || #connection{key = Key} <- Gone],

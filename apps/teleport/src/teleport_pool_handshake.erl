@@ -38,8 +38,7 @@ call(Socket, Node, Deadline) ->
         error:{badmatch, _} -> {error, <<"the peer does not speak this protocol">>}
     end.
 
-%% @doc Performs the acceptor's side of the handshake. The socket is passive. Only nodes that are connected over the
-%% distribution are admitted, so unauthenticated input is never converted to an atom.
+%% @doc Performs the acceptor's side, on a passive socket. Only nodes connected over the distribution are admitted.
 -spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
 answer(Socket, Deadline) ->
     try
@@ -81,7 +80,6 @@ cookie(Node) -> atom_to_binary(erlang:get_cookie(Node)).
 mac(Role, {Cookie, Hello, Nonce}) ->
     crypto:mac(hmac, sha256, Cookie, [<<"beamway pool ", (atom_to_binary(Role))/binary, 0>>, Hello, Nonce]).
 
-%% Compares in constant time.
 check(Role, Mac, Said) -> crypto:hash_equals(Mac, mac(Role, Said)) orelse throw(<<"another cookie">>), ok.
 
 say(Socket, Word) ->

@@ -107,7 +107,6 @@ admitted(Socket, Strangers) ->
     _ = monitor(process, Pid),
     Strangers#{Pid => []}.
 
-%% Leaves out those that have proved that they know the cookie and those that have exited.
 still(Strangers) ->
     receive
         {known, Pid} -> still(maps:remove(Pid, Strangers));

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The queue of a pool connection, and the process that writes its messages to the socket.
-%% {@link teleport_pool_connection} starts this process and is linked to it.
 %%
 %% The messages are in the process's mailbox, and a counter contains their total size. A sender adds the size of its
 %% message before it sends the message to the process, which subtracts the size after the write.

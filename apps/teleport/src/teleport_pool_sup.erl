@@ -11,7 +11,6 @@
 %% This is longer than a connection may take to deliver its queued messages.
 -define(SHUTDOWN_MS, 12000).
 
-%% Starts the top supervisor, which owns the table of the connections.
 -spec start_link() -> supervisor:startlink_ret().
 start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
 

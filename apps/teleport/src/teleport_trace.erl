@@ -10,7 +10,6 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([set/1, current/0, continue/1]).
-%% Called by the other modules of teleport.
 -export([use/1, lent/1]).
 -export_type([traceparent/0]).
 

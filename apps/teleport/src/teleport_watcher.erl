@@ -32,8 +32,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Returns the stand-in of a server on another node. If there is none, it is requested, but the caller does not
-%% wait for it.
+%% @doc Returns the stand-in of a server on another node, or requests one and returns `none'.
 -spec stand_in(Server :: pid()) -> port() | none.
 stand_in(Server) ->
     try ets:lookup_element(?TABLE, Server, 2)
