@@ -1,11 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute server of a node, registered as `attr_server'. It stores the node's attributes and answers requests
-%% for them.
+%% @doc The attribute server of a node, registered as `attr_server'.
 %%
-%% Its tables belong to {@link placement_sup}, so a server that is killed restarts with all its attributes. It then
-%% monitors their owners again and drops those that exited in the meantime. The server never evaluates a function itself
-%% and never waits for another node. Each function runs in a separate process ({@link placement_eval}). An attribute has
-%% at most one such process at a time, regardless of the number of callers, and at most 32 functions run concurrently.
+%% Its tables belong to {@link placement_sup}, so a server that is killed restarts with all its attributes. The server
+%% never evaluates a function itself and never waits for another node. Each function runs in a separate process ({@link
+%% placement_eval}). An attribute has at most one such process at a time, and at most 32 functions run concurrently.
 %% Until the server is configured for the first time it does not answer at all, because an attribute that is not served
 %% yet must not appear to be missing.
 %%
@@ -141,9 +139,8 @@ disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
 
-%% @doc Returns, for each attribute that a function computes, how many times in a row that function has failed. The
-%% attributes of {@link placement_builtin} are left out, because their functions fail on every system that does not supply
-%% the data that they read.
+%% @doc Returns how often in a row the function of each attribute has failed, except for those of {@link
+%% placement_builtin}, which fail on every system without the data that they read.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
     [{Name, failures(ets:lookup(?VALUES, Name))}
@@ -186,8 +183,6 @@ local(Names, TimeoutMs) ->
 
 ets_lookup(Table, Key) ->
     try ets:lookup(Table, Key) catch error:badarg -> [] end.
-
-%%% The server
 
 %% @private
 -spec init(term()) -> {ok, #state{}}.
@@ -297,7 +292,6 @@ forget(Name) ->
     true = ets:delete(?VALUES, Name),
     true = ets:delete(?VALUES, {samples, Name}).
 
-%% Each sampled attribute has one timer. If the attribute is redefined, its old timer is cancelled.
 sample_after(Name, Ms) ->
     case erlang:get({timer, Name}) of
         undefined -> ok;
@@ -356,7 +350,6 @@ last_value(Name, #{min_interval := Interval} = Definition, Now) ->
         _ -> evaluate
     end.
 
-%% A function that has failed three times in a row is no longer called for every request.
 backed_off(Last, At, Failures, Definition, Now) ->
     case Now - At < min(?BACK_OFF_MAX_MS, ?BACK_OFF_MS bsl min(Failures - 3, 10)) of
         true -> old_or_unknown(Last, Definition, Now);

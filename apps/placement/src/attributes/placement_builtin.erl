@@ -141,8 +141,7 @@ load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 -spec run_queue() -> non_neg_integer().
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% @doc Returns the fraction of the time during which the schedulers were busy, since the last evaluation or since the
-%% server started.
+%% @doc Returns the fraction of time for which the schedulers were busy since the last evaluation.
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
     Now = lists:sort(erlang:statistics(scheduler_wall_time)),
@@ -160,7 +159,6 @@ reductions_per_s() ->
     {Before, Then} = exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
     (Reductions - Before) * 1.0e6 / max(1, Now - Then).
 
-%% Stores a term and returns the previous one, or `First' if there is none. Used by functions that compute differences.
 exchange(Key, First, New) ->
     Before = case ets:lookup(?VALUES, {kept, Key}) of
                  [{_, Term}] -> Term;
@@ -252,10 +250,9 @@ environment(Name) ->
 -spec leases() -> non_neg_integer().
 leases() -> placement_lease:count().
 
-%% @doc Returns the sum of the bytes sent to and received from each peer. Only the Beamway carrier counts them.
+%% @doc Returns the bytes exchanged with each peer. Fails with a carrier other than Beamway's, because it counts none.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
-    %% Other carriers do not count bytes. With one of these, the function fails instead of returning an empty list.
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),
     Links = apply(beamway, links, []),
     [{Node, maps:get(bytes_in, Info, 0) + maps:get(bytes_out, Info, 0)} || #{node := Node} <- Links, {ok, Info} <- [apply(beamway, info, [Node])]].

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads the entries of the attribute table from a configuration file and checks them. Called by
-%% {@link placement_attr}.
+%% @doc Reads the entries of the attribute table from a configuration file and checks them.
 %%
 %% A file contains a list of entries `{Name, Entry}', followed by a full stop. An entry is a plain value or one of:
 %% <ul><li>`{static, Value}', `{static, Value, Options}': a value that does not change;</li>
@@ -37,8 +36,7 @@
 %% The VM limits timers to several centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
-%% @doc Returns the entries of a file in their order, or an empty list for `none'. The error text contains the file, the
-%% position and what was expected.
+%% @doc Returns the entries of a file in their order, or an empty list for `none'.
 -spec read(none | file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 read(none) -> {ok, []};
 read(File) ->
@@ -84,7 +82,6 @@ parsed({ok, Term}, Tokens) ->
     end;
 parsed({error, {Place, Module, What}}, _) -> {error, Place, Module:format_error(What)}.
 
-%% Returns the position at which an element of the list begins.
 place_of(Number, [_ | Tokens]) -> place_of(Number, Tokens, 0).
 
 place_of(1, [Token | _], 0) -> erl_scan:location(Token);
@@ -208,7 +205,6 @@ kinds_test() ->
                    c := #{kind := automatic}, d := #{kind := static, value := {dynamic, {a, b}}}, e := #{unit := gib},
                    f := #{every := 100, over := 1000}, kernel_version := #{value := {3, 11, 0, 12}}}, maps:from_list(Entries)).
 
-%% An error contains the line and the column of the mistake.
 syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
@@ -220,7 +216,6 @@ syntax_test_() ->
                 ?_assert(Column =:= 6 orelse Column =:= 7)
             end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
-%% An invalid entry is also reported with its line and column, in a one-line message.
 place_test_() ->
     [fun() ->
              {error, Got, Said} = text(Text),

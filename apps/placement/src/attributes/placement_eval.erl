@@ -87,7 +87,6 @@ is_exported({Module, Function, Arguments}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Creates this many 1 MiB binaries and keeps all of them alive.
 hoard(Count) ->
     Kept = [binary:copy(<<N>>, 1 bsl 20) || N <- lists:seq(1, Count)],
     length([Binary || Binary <- Kept, byte_size(Binary) =:= 1 bsl 20]).

@@ -31,8 +31,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Subscribes a process to attributes of a node. The node does not confirm the subscription, so monitor
-%% `{placement_push, Node}'.
+%% @doc Subscribes a process to attributes of a node. Nothing confirms this, so monitor `{placement_push, Node}'.
 -spec subscribe(node(), pid(), reference(), [placement_entry:name()], EveryMs :: pos_integer()) -> ok | noconnect | nosuspend.
 subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     erlang:send({?SERVER, Node}, {subscribe, Pid, Reference, Names, EveryMs}, [nosuspend]).

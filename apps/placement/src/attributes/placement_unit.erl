@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The units of attributes, and the comparison of values. All functions are pure. Called by {@link placement_pred} and
-%% {@link placement_entry}.
+%% @doc The units of attributes, and the comparison of values. All functions are pure.
 %%
 %% Before a value is compared with a quantity such as `{4, gib}', the quantity is converted to the value's unit. A bare
 %% number is assumed to be in the value's own unit. Numbers can be compared only with numbers, and text only with text (a
@@ -49,8 +48,7 @@ is_unit(Unit) -> is_atom(Unit) andalso unit(Unit) =/= unknown.
 is_quantity({Number, Unit}) when is_number(Number) -> is_unit(Unit);
 is_quantity(_) -> false.
 
-%% @doc Returns whether a term is a number that is safe in float arithmetic. For example, no float can represent 2^1024, or
-%% the difference between 1.0e308 and -1.0e308.
+%% @doc Returns whether a term is a number that is safe in float arithmetic, unlike 2^1024 or 1.0e308.
 -spec is_measure(term()) -> boolean().
 is_measure(Term) -> is_number(Term) andalso abs(Term) =< 1.0e300.
 
@@ -68,7 +66,6 @@ convert({Number, From}, To) ->
         false -> {error, {other_dimension, From, To}}
     end.
 
-%% Converts a constant of a predicate to the unit of an attribute. A constant without a unit does not change.
 -spec number_in(Constant :: term(), unit()) -> {ok, term()} | {error, reason()}.
 number_in({Number, Unit} = Constant, To) when is_number(Number) ->
     case is_unit(Unit) of
@@ -135,7 +132,6 @@ compare_test_() ->
                                           {{error, {other_type, "8", 8}}, "8", none, 8},
                                           {{error, {other_dimension, gib, mhz}}, 5, mhz, {1, gib}}]].
 
-%% The earlier library had this bug, because in the term order an atom is greater than all numbers.
 an_atom_is_not_greater_than_a_number_test() ->
     ?assertMatch({error, _}, compare(undefined, none, 5)),
     ?assert(undefined > 5).
