@@ -205,8 +205,7 @@ delete(Name) ->
         _ -> {error, no_such_child}
     end.
 
-%% @doc Like {@link delete/1}, for a child whose process has exited and must not be restarted. Takes the child's
-%% specification instead of its name.
+%% @doc Like {@link delete/1}, for a child whose process has exited and must not be restarted.
 -spec ended(spec()) -> ok | {error, no_majority}.
 ended(Spec) -> ended(Spec, ?START_TRIES).
 
@@ -360,8 +359,7 @@ release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
-%% @doc Passes the promises on to another node, which then requests the lease. Until it does, the promises are reserved
-%% for that node.
+%% @doc Passes the promises on to another node, for which they are reserved until it requests the lease.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),

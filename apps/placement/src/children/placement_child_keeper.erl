@@ -58,8 +58,7 @@ give(Keeper, Spec, Given) ->
     Keeper ! {?MODULE, Spec, Given},
     ok.
 
-%% @doc Moves the child of a keeper on this node to another node. The caller receives the answer as
-%% `{Tag, outcome()}'.
+%% @doc Moves the child of a keeper on this node to another node. The caller receives the answer as `{Tag, outcome()}'.
 -spec move(Keeper :: pid(), node(), Tag :: reference()) -> ok.
 move(Keeper, Node, Tag) ->
     Keeper ! {?MODULE, move, Node, {self(), Tag}},
@@ -130,7 +129,6 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-%% Records this lease's number as the number of the holder that runs the child.
 lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
@@ -217,7 +215,6 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
             end
     end.
 
-%% Announces the child's name and its voters to every candidate.
 announced(#kept{spec = #{fence := Fence} = Spec, pid = Pid, announced = Before} = Kept) ->
     case {Fence, maps:get(term, Spec, 0), placement_child:candidates(Spec)} of
         Before -> Kept;
@@ -257,7 +254,6 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
         %% This message belongs to a move that has been abandoned.
         {?MODULE, failed, _, _, _} -> waiting(Kept);
         {placement_move, _, _} -> waiting(Kept);
-        %% The server has exited.
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
         %% Another process, which the start function linked to the keeper, has exited.
         {'EXIT', _, _} -> waiting(Kept)
@@ -307,7 +303,6 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
 ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
     apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
-%% Returns the other nodes that could take over the child.
 connected(Spec) -> [Node || Node <- placement_child:candidates(Spec), lists:member(Node, nodes(connected))].
 
 moved(Node, Spec, Kept) ->

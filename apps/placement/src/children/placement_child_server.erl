@@ -88,7 +88,6 @@ changed(Name, Fun) ->
         {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
     end.
 
-%% Like changed/2, for functions that also return an answer.
 answered(Name, Fun) ->
     Row = placement_child:row(Name),
     case Fun(Row) of

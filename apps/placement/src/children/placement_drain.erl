@@ -293,8 +293,6 @@ accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, 
 -spec accepts(atom()) -> boolean().
 accepts(Registered) -> whereis(placement_child) =/= undefined andalso whereis(Registered) =/= undefined andalso whereis(?MODULE) =:= undefined.
 
-%%% One move
-
 one(#job{what = {child, _, Keeper}}, Node) ->
     Tag = make_ref(),
     Monitor = monitor(process, Keeper),
@@ -407,10 +405,7 @@ begun_asking(Pid) ->
     Pid ! {system, {self(), [alias | Alias]}, ?MODULE},
     {Alias, monitor(process, Pid)}.
 
-%%% Texts
-
-%% @doc Formats the result of a drain as text for users: one line, plus one for each process that was not moved to another
-%% node with its state.
+%% @doc Formats the result of a drain as text for users, with a line for each process that stayed or was lost.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed, lost := Lost, ms := Ms}) ->
     [io_lib:format("~ts: ~b moved, ~b restarted elsewhere, ~b stayed, ~b lost, in ~.2f s~n", [Node, Moved, length(Restarted), length(Stayed), length(Lost), Ms / 1000]),

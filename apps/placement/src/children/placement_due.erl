@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A set of names, each with a due time, so that a tick handles only the names that are due. The module is pure and is
-%% called by {@link placement_child_server}.
+%% @doc A set of names, each with a due time, so that a tick handles only the names that are due. The module is pure.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).

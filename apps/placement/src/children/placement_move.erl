@@ -169,7 +169,6 @@ held(Alias, Monitor, Given, Version, Caller) ->
         {'EXIT', Parent, Reason} -> {end_now, Reason}
     end.
 
-%% Returns the process that has started this one, according to proc_lib.
 parent() ->
     case get('$ancestors') of
         [Pid | _] when is_pid(Pid) -> Pid;

@@ -52,8 +52,7 @@ common(Name, Pid) ->
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
 
-%% @doc Starts the child under the supervisor with the same name on this node. If the supervisor has a child with the same
-%% id that is not running, that child is replaced.
+%% @doc Starts the child under the supervisor of the same name here, replacing a child of that id that does not run.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
 start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));
@@ -83,8 +82,7 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Terminates a child so that the supervisor does not restart it. This is used for the old process of a move when the
-%% new process has exited.
+%% @doc Terminates the old process of a move whose new process has exited, so that its supervisor does not restart it.
 -spec retire(atom() | pid(), pid()) -> ok.
 retire(Name, Pid) ->
     Ended = case id(Name, Pid) of

@@ -110,7 +110,6 @@ granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
                {false, Ms} -> Known#{heard => Ms}
            end, {Holder, named(Pid, Holder, Spec, Row), Now + Grace}}}.
 
-%% Returns whether the requesting node holds the lease and runs the child.
 is_run(#{fence := Fence, live := Live}) -> Fence =:= Live;
 is_run(_) -> false.
 
