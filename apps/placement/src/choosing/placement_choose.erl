@@ -209,8 +209,7 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
 
 is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
-%% Returns a list of steps. Each step contains the remaining nodes and the predicates in `order' that have not been
-%% applied yet. The first step applies none of them, and each later step applies one more.
+%% Each step contains the remaining nodes and the predicates of `order' that it has not applied; each applies one more.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
@@ -305,8 +304,7 @@ drawn(#{policy := Policy, n := Count}, Places) ->
     {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
     lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
 
-%% Draws nodes and requests their current attributes. If some are no longer suitable, it draws others instead. Returns the
-%% suitable nodes and the unsuitable ones.
+%% Draws nodes and requests their current attributes; if some are no longer suitable, draws others. Returns both kinds.
 live(_, [], _, _, _, Found) -> Found;
 live(_, _, _, _, 0, Found) -> Found;
 live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
@@ -372,8 +370,7 @@ score(M, F, Node, Known) ->
 
 -define(OWN, placement_own). %% {Node, AtMs} for each placement by this node
 
-%% @doc Counts a placement on each of these nodes, for choices in the next minute. A choice with `n => all' is not
-%% counted.
+%% @doc Counts a placement on each of these nodes, for choices in the next minute, unless the choice has `n => all'.
 -spec placed([node()], placement_query:plan()) -> ok.
 placed(_, #{n := all}) -> ok;
 placed(_, #{policy := {module, _}}) -> ok;
@@ -400,8 +397,7 @@ charge(Known, _, _, _) -> Known.
 
 %%% Spread
 
-%% Returns the places of the suitable nodes, and how many nodes each place may have to provide. Without a spread there is
-%% a single place with all nodes.
+%% Returns the places of the suitable nodes, each with the number of nodes that it may have to provide, and its nodes.
 places(#{spread := none, n := Count}, Feasible, _) -> [{everywhere, Count, Feasible}];
 places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tree}) ->
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
@@ -431,8 +427,6 @@ open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _]
     [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
 open_places(_, Places, _) -> Places.
 
-%% Returns the number of processes in the place that has the fewest. If there are fewer places than `min_domains', the
-%% missing ones count as empty places.
 least(Counts, Plan) ->
     case map_size(Counts) < maps:get(min_domains, Plan, 1) of
         true -> 0;
@@ -466,8 +460,6 @@ spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
 pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
 pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
-    %% With a hard spread, a place without remaining nodes still limits the others. With a soft spread, it no longer
-    %% does.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
     Most = least(Counting, Plan) + MaxSkew - 1,
     case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of
@@ -497,7 +489,6 @@ huge_values_test_() ->
      || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
                                 {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
-%% A choice with `n => all' does not count as placements by this node, with or without a spread.
 own_placements_test_() ->
     Contexts = [#{node => Node, view => #{status => ok, at_ms => 0, attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
     [fun() ->

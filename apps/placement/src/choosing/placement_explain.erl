@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Explains a choice: the result of each constraint on each node and, if too few nodes are suitable, the reasons.
-%% Called by {@link placement_choose}, {@link placement} and the command `beamway choose'.
 -module(placement_explain).
 
 -export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1]).
@@ -51,12 +50,9 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     #{node => Node, status => Status, constraints => Constraints,
       suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
-%% @doc Returns every constraint that keeps a node from being chosen. The optional constraints in the query's `order' come
-%% last.
+%% @doc Returns every constraint that keeps a node from being chosen.
 -spec why_not(node(), [report()]) -> [verdict()].
 why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
-
-%%% Too few nodes
 
 %% @doc Explains why too few nodes are suitable.
 -spec conflict(placement_query:plan(), placement_choose:snapshot()) -> conflict().
@@ -128,8 +124,6 @@ holds(le, Value, Bound) -> Value =< Bound;
 holds(gt, Value, Bound) -> Value > Bound;
 holds(ge, Value, Bound) -> Value >= Bound.
 
-%%% Text for users
-
 %% @doc Formats reports as text, one paragraph per node.
 -spec to_text([report()]) -> unicode:chardata().
 to_text(Reports) -> [report_text(Report) || Report <- Reports].
@@ -171,7 +165,6 @@ detail_text({distance, Distance}) -> io_lib:format("the distance is ~w", [Distan
 detail_text({latency_us, Us}) -> io_lib:format("a round trip takes ~w us", [Us]);
 detail_text(Other) -> io_lib:format("~0tP", [Other, 12]).
 
-%% Formats a predicate as text.
 -spec predicate_text(placement_pred:predicate()) -> unicode:chardata().
 predicate_text({Name, Op, Constant}) when Op =:= eq; Op =:= ne; Op =:= lt; Op =:= le; Op =:= gt; Op =:= ge ->
     Sign = maps:get(Op, #{eq => "=", ne => "/=", lt => "<", le => "=<", gt => ">", ge => ">="}),

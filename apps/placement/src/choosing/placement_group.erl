@@ -169,8 +169,6 @@ said_of(Key, Entries) ->
         _ -> none
     end.
 
-%%% The server
-
 %% @private
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
@@ -336,8 +334,6 @@ taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
 is_older(none, _) -> true;
 is_older({Mine, _}, Stamp) -> Mine < Stamp.
 
-%% Drops names that have been removed, and names of processes on nodes that have left the group. If this node has left the
-%% group, drops all names.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
         true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
@@ -356,7 +352,6 @@ send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [
 
 %%% Processes
 
-%% Stops monitoring names that have been removed and starts monitoring new ones.
 watching(Group, #{names := Before}, #{names := After}, State) ->
     Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), said_of(Name, After) =/= Pid],
     Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), said_of(Name, Before) =/= Pid],
@@ -390,8 +385,6 @@ ended(Group, Name, Pid) ->
         _ -> ok
     end.
 
-%%% Forgetting
-
 -spec buried([{group(), state_of_group()}]) -> [buried()].
 buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 
@@ -407,7 +400,6 @@ merge_test() ->
     ?assertEqual(1, length(lists:usort(Orders))),
     ?assertMatch(#{members := #{a := {_, in}, b := {_, out}, c := {_, in}}, names := #{n := {_, none}}}, hd(Orders)).
 
-%% Names disappear together with their nodes, and names that have been removed are not kept.
 settled_test() ->
     Here = node(),
     Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}}},

@@ -65,8 +65,7 @@ reserve(Node, Claims, Require, Options) ->
         Bad -> {error, Bad}
     end.
 
-%% @doc Requests leases from several nodes in parallel, each with its own claims, for the calling process. If one node
-%% refuses, the leases from the others are released.
+%% @doc Requests leases from several nodes in parallel for the calling process, and gets either all of them or none.
 -spec reserve_all([{node(), claims()}], Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, bad_claim() | [{node(), bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
@@ -138,8 +137,7 @@ answer({error, _}) -> {error, no_server}.
 -spec release(lease()) -> ok.
 release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
 
-%% @doc Makes a lease expire this many milliseconds from now. This has no effect on a lease that was handed over to a
-%% process, because such a lease lasts as long as the process.
+%% @doc Makes a lease expire this many milliseconds from now, unless it was handed over to a process.
 -spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, placement_config:deadline_ms()).
 
@@ -332,7 +330,6 @@ unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Granting or ending a lease takes no longer with ten times as many leases.
 work_does_not_grow_with_leases_test() -> ?assertMatch({Few, Many} when Many < 3 * Few, {work(300), work(3000)}).
 
 work(Count) ->
@@ -354,7 +351,6 @@ work(Count) ->
     true = ets:delete(?LEASES),
     After - Before.
 
-%% The sum of floats is computed again each time, so released claims leave no rounding error behind.
 claims_of_floats_test() ->
     ?LEASES = ets:new(?LEASES, [named_table, public]),
     Lease = fun(Amount, State) ->

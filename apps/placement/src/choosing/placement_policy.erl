@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Decides which of several suitable nodes is chosen. All functions are pure. `bench placement' also uses this module,
-%% for simulations.
+%% @doc Decides which of several suitable nodes is chosen. All functions are pure. `bench placement' also uses them.
 %%
 %% A choice has two steps: {@link draw/4} draws some candidates at random, and {@link best/4} picks those with the highest
 %% scores. Among nodes with equal scores the choice is random. Nothing here depends on the order of the list, because
@@ -70,7 +69,6 @@ best(_, Scored, Count, Seed) ->
     %% keysort is stable, so the shuffled order decides among equally good candidates.
     {[Node || {Node, _} <- lists:sublist(lists:keysort(2, [{Node, -Score} || {Node, Score} <- Shuffled]), Count)], Next}.
 
-%% Returns a list in random order.
 -spec shuffle([Element], rand:state()) -> {[Element], rand:state()}.
 shuffle(List, Seed) ->
     {Keyed, Next} = lists:mapfoldl(fun(Element, S) -> {Key, S1} = rand:uniform_s(S), {{Key, Element}, S1} end, Seed, List),
@@ -98,7 +96,6 @@ share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
 %% @doc Increases a node's measured load by `Charge' for each placement that this node has made there since the measurement.
-%% This is needed for policies that do not request current values.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->
@@ -114,7 +111,6 @@ seed(N) -> rand:seed_s(exsss, N).
 
 policies() -> [two_choices, cached_two, {choices, 3}, sqrt_choices, random, {top, 0.2}, least].
 
-%% With every policy, equally good candidates are chosen about equally often; the first one in the list has no advantage.
 no_policy_takes_the_first_test_() ->
     [?_assert(is_fair(Policy)) || Policy <- policies()].
 

@@ -163,8 +163,7 @@ tolerance(Compiled) ->
 conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
 conjuncts(Other) -> [Other].
 
-%% @doc Returns whether a predicate compares candidates with each other, so that it can be evaluated only when all of
-%% them are known.
+%% @doc Returns whether a predicate compares candidates with each other, and so needs all of them.
 -spec is_relative(compiled()) -> boolean().
 is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
 
@@ -194,8 +193,7 @@ negated(true) -> false;
 negated(false) -> true;
 negated(unknown) -> unknown.
 
-%% @doc Returns each leaf with its truth value and the reason for it: `{value, V, AgeMs}', `{unknown, Why}', `{distance,
-%% D}' …
+%% @doc Returns each leaf with its truth value and the reason for it, such as `{value, V, AgeMs}' or `{unknown, Why}'.
 -spec account(compiled(), context()) -> [{predicate(), truth(), Detail :: term()}].
 account({leaf, P, Leaf}, Context) ->
     {Truth, Detail} = judged(Leaf, Context),
@@ -235,8 +233,7 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them. If neither is
-%% known to be true, and the distance to one of the hosts is unknown, the result is `unknown'.
+%% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them.
 is_near(Node, Hosts, Tree) ->
     Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
     case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
@@ -332,8 +329,7 @@ latency(#{node := Node, view := View} = Context) ->
             end
     end.
 
-%% @doc Returns the thresholds for `low', `highest', `top' … among these candidates. They do not depend on the order of the
-%% candidates.
+%% @doc Returns the thresholds for `low', `highest', `top' … among these candidates.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
     maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Checks a caller's query once and prepares it for evaluation. All functions are pure. Called by
-%% {@link placement_choose}.
+%% @doc Checks a caller's query once and prepares it for evaluation. All functions are pure.
 -module(placement_query).
 
 -export([compile/1, distinct/1, names/1, words/0]).
@@ -52,8 +51,7 @@ compile(Predicate) -> compile(#{require => Predicate}).
 
 keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
 
-%% @doc Returns the keywords that a query may contain, apart from units ({@link placement_unit:names/0}) and names that
-%% users choose.
+%% @doc Returns the keywords that a query may contain, apart from units and names that users choose.
 -spec words() -> [atom()].
 words() ->
     lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
@@ -153,8 +151,7 @@ preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:
 spread_by({{attribute, Name}, _, _}) -> [Name];
 spread_by(_) -> [].
 
-%% @doc Returns the nodes of a list in their order, without duplicates. Raises an error if the argument is not a list of
-%% atoms.
+%% @doc Returns the nodes of a list in their order, without duplicates, or raises `bad_nodes'.
 -spec distinct([node()]) -> [node()].
 distinct(Nodes) ->
     case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of

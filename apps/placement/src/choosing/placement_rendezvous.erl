@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Assigns keys to nodes with weighted rendezvous hashing, so that few keys move when nodes are added or removed. All
-%% functions are pure.
+%% @doc Assigns keys to nodes with weighted rendezvous hashing. All functions are pure.
 %%
 %% Every node computes the same hash for each pair of key and node, and the node with the highest value is chosen. So when
 %% a node is added, only the keys for which it has the highest value move to it; when a node is removed, only its own keys
