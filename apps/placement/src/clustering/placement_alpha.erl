@@ -76,7 +76,6 @@ renewed(I, Gone, Nearest, Distances) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% There are two racks with three nodes each, and one separate node.
 matrix() ->
     Racks = #{a => 1, b => 1, c => 1, d => 2, e => 2, f => 2, g => 3},
     Nodes = lists:sort(maps:keys(Racks)),

@@ -74,7 +74,6 @@ advice(good) -> "The tree explains the times well: distances can be used.";
 advice(fair) -> "The tree explains most of the times. Measure again, longer and under load, and see whether the same groups come out.";
 advice(poor) -> "The network is hardly a hierarchy: do not rely on distances, use {latency, le, Micros} or measure again on a quieter network.".
 
-%% Returns 1 minus the ratio of the variance inside the groups to the total variance.
 explained(Root, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
     Logs = [{lowest_common(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],
@@ -137,7 +136,6 @@ a_slow_node_is_named_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Tree, o, p)),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "p (1.")).
 
-%% Points on a ring do not form a hierarchy.
 a_ring_fits_badly_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(0, 23)],
     Apart = fun(I, J) -> 10 * min(abs(I - J), 24 - abs(I - J)) end,

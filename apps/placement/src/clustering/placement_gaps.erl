@@ -25,7 +25,6 @@ filled(Rows) ->
                                   Value -> Value
                               end || J <- Places]) || I <- Places]).
 
-%% Copies each missing value below the diagonal from its mirror position above the diagonal.
 symmetric(Above) ->
     Rows = list_to_tuple(Above),
     Places = lists:seq(1, tuple_size(Rows)),
@@ -93,7 +92,6 @@ medians({Leaf, _}, Measured, Path, Rows) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% There are two racks with two nodes each. The times are about 10 inside a rack and 100 between the racks.
 a_level_is_found_test() ->
     Rows = {{0.0, undefined, 10.0, 101.0}, {undefined, 0.0, 104.0, 10.0}, {10.0, 104.0, 0.0, 100.0}, {101.0, 10.0, 100.0, 0.0}},
     Filled = filled(Rows),

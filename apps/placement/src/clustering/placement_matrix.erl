@@ -29,8 +29,7 @@
 
 -define(SHOWN_APART, 5).
 
-%% @doc Builds the matrix from rows, one for each node, in the order of the nodes. The values on the diagonal are
-%% ignored.
+%% @doc Builds the matrix from rows, one for each node, in the order of the nodes. The diagonal is ignored.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
 from_rows(Nodes, Rows) ->
     checked(fun() -> joined(raw(Nodes, Rows)) end).
@@ -48,8 +47,7 @@ from_pairs(Pairs) ->
 check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
 check_pair(Other) -> throw({bad_pair, Other}).
 
-%% @doc Returns the matrix of the largest set of nodes that are connected by measured pairs, and the nodes outside this
-%% set.
+%% @doc Returns the matrix of the largest set of nodes that measured pairs connect, and the nodes outside this set.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
 drop_gaps(Nodes, Rows) ->
     checked(fun() ->
@@ -64,7 +62,6 @@ checked(Make) ->
     catch throw:Reason -> {error, Reason}
     end.
 
-%% Returns names and symmetric rows, with gaps.
 raw([], _) -> throw(no_nodes);
 raw(Nodes, Rows) ->
     Count = length(Nodes),
@@ -130,8 +127,7 @@ count_gaps(_, 0, Gaps) -> Gaps;
 count_gaps(Row, J, Gaps) when element(J, Row) =:= undefined -> count_gaps(Row, J - 1, Gaps + 1);
 count_gaps(Row, J, Gaps) -> count_gaps(Row, J - 1, Gaps).
 
-%% Returns the positions of the largest set of nodes that measured pairs connect. If several sets have the same size,
-%% returns the first.
+%% Returns the positions of the largest set of nodes that measured pairs connect.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
 
 largest([], _, Best) -> lists:sort(Best);
@@ -165,8 +161,7 @@ value(#{rows := Rows}, I, J) ->
 rows(#{rows := Rows}) ->
     Rows.
 
-%% @doc Returns rows with a function applied to each time, and 0 on the diagonal. Gaps are left unchanged. The function
-%% is called once for each pair.
+%% @doc Returns rows with a function applied to each time, and 0 on the diagonal. Gaps are left unchanged.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
 mapped(Fun, #{rows := Rows}) ->
     mapped(tuple_to_list(Rows), 1, Fun, []).
@@ -196,8 +191,7 @@ gaps(#{gaps := Gaps}) ->
 filled(#{gaps := 0} = Matrix) -> Matrix;
 filled(#{rows := Rows} = Matrix) -> Matrix#{rows := placement_gaps:filled(Rows), gaps := 0}.
 
-%% @doc Returns the matrix of some of the nodes, in the given order, for example for a drawing that shows neighbours
-%% next to each other.
+%% @doc Returns the matrix of some of the nodes, in the given order.
 -spec sub(matrix(), [node()]) -> matrix().
 sub(#{nodes := Nodes, rows := Rows}, Some) ->
     Index = maps:from_list(lists:zip(tuple_to_list(Nodes), lists:seq(1, tuple_size(Nodes)))),

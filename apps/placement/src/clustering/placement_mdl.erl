@@ -92,9 +92,6 @@ without_excess([], _, Binary, _, _) -> Binary;
 without_excess(_, Excess, _, {Logs, Logs}, Count) -> Corrected = corrected(Logs, Excess), binary(Corrected, Corrected, Count);
 without_excess(_, Excess, _, {Full, Logs}, Count) -> binary(corrected(Full, Excess), corrected(Logs, Excess), Count).
 
-%% ---- the values ----
-
-%% Returns the values of all measured pairs between two lists.
 between(One, Other, Logs) -> between(One, Other, Logs, []).
 
 between([I | One], Other, Logs, Values) -> between(One, Other, Logs, of_row(Other, element(I, Logs), Values));
@@ -197,7 +194,6 @@ log_gamma(X) ->
     (X - 0.5) * math:log(X) - X + 0.5 * math:log(2 * math:pi())
         + (1 / 12 - (1 / 360 - 1 / 1260 / Square) / Square) / X.
 
-%% Makes passes over all edges, starting with the largest gain in each pass, until no merger gains anything.
 collapse(Groups, Weighing) ->
     Edges = lists:sort([{Gain, Child} || {Child, #group{parent = Parent}} <- maps:to_list(Groups), Parent =/= none,
                                          {true, Gain, _} <- [gain(Child, Groups, Weighing)]]),
@@ -216,8 +212,7 @@ collapse_edge(Child, Groups, Weighing) ->
         false -> Groups
     end.
 
-%% Returns whether to merge this group into its parent, either because that makes the whole description shorter or because
-%% both groups are on the same level.
+%% Groups are merged if that makes the whole description shorter, or if both are on the same level.
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,
     #{Parent := #group{pairs = PairsAbove, mean = High, cost = ParentCost} = Above} = Groups,
@@ -279,7 +274,6 @@ weighted_median([], _) -> 0;
 weighted_median([{Median, Weight} | _], Half) when Weight >= Half -> Median;
 weighted_median([{_, Weight} | Medians], Half) -> weighted_median(Medians, Half - Weight).
 
-%% Returns the positions below each child, and all positions.
 parts(#group{children = Children, leaves = Leaves}, Below) ->
     Lists = [Below(Child) || Child <- Children] ++ [[Leaf] || Leaf <- Leaves],
     {Lists, lists:append(Lists)}.
@@ -317,8 +311,6 @@ corrected(Logs, Excess) ->
     Over = tuple_to_list(Excess),
     list_to_tuple([list_to_tuple(lists:zipwith(fun(undefined, _) -> undefined; (Value, J) -> Value - max(I, J) end, tuple_to_list(Row), Over))
                    || {Row, I} <- lists:zip(tuple_to_list(Logs), Over)]).
-
-%% ---- the result ----
 
 explained(Groups) ->
     Raws = [{Pairs, Raw} || #group{pairs = Pairs, raw = Raw} <- maps:values(Groups), Pairs > 0],

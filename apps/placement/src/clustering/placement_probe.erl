@@ -86,8 +86,7 @@ measure_checked(Nodes, #{modes := Modes, done := Done} = Options) ->
         Error -> Error
     end.
 
-%% @doc Returns the rounds of the circle method: every pair occurs once, and in each round each node occurs at most
-%% once.
+%% @doc Returns the rounds of the circle method: every pair occurs once, and each node at most once in each round.
 -spec rounds([node()]) -> [[{node(), node()}]].
 rounds(Nodes) when length(Nodes) rem 2 =:= 1 ->
     [[Pair || {A, B} = Pair <- Round, A =/= none, B =/= none] || Round <- rounds(Nodes ++ [none])];
@@ -234,7 +233,6 @@ opened(Gate, Waiting, Ready, Ended, _) ->
     _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
     {Waiting, Ended}.
 
-%% Returns the outcome of each pair. Pairs that have not finished at the timeout are killed.
 ended(Watched, Ended, End) when map_size(Watched) > 0 ->
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->
@@ -257,7 +255,6 @@ summary(Times) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Every pair occurs once, and no node occurs twice in a round.
 rounds_test_() ->
     [fun() ->
              Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, Count)],

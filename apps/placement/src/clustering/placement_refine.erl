@@ -21,8 +21,7 @@
 %% Groups with fewer nodes than this are not examined.
 -define(LEAST, 4).
 
-%% @doc Returns the tree with such groups split, and with new names and labels for all groups. Returns the same tree if
-%% there are no such groups.
+%% @doc Returns the tree with such groups split and with new names and labels, or the same tree if there are none.
 -spec refined(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 refined(Root, Matrix) ->
     case finer(Root, fun placement_regret:surely_of_group/1, Matrix, placement_matrix:filled(Matrix)) of

@@ -45,7 +45,6 @@ typical(Ratios) -> max(1.0, middle(Ratios)).
 
 of_all(Matrix) -> ratios([lists:seq(1, placement_matrix:size(Matrix))], Matrix).
 
-%% Returns the ratios, sorted.
 ratios(Groups, Matrix) ->
     Judged = some([{I, Group} || Group <- Groups, length(Group) >= 4, I <- Group], ?JUDGED),
     Rows = placement_matrix:rows(Matrix),

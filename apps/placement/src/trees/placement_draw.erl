@@ -21,8 +21,7 @@
 -define(SHADES, 64).
 -define(PNG_MS, 120000).
 
-%% @doc Draws the heat map of a matrix. The nodes are the rows (from the top) and the columns (from the left), in the order
-%% given in the options, by default the order of the matrix.
+%% @doc Draws the heat map of a matrix, with the nodes as rows and columns in the order of the options or the matrix.
 -spec heat_map(placement_matrix:matrix(), options()) -> unicode:chardata().
 heat_map(Matrix, Options) ->
     Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
@@ -41,7 +40,6 @@ heat_map(Matrix, Options) ->
 longest(Names) ->
     min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
 
-%% Returns the smallest and the largest logarithm, or 0.0 for both if there are no times.
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
@@ -135,7 +133,6 @@ beside(Titled) ->
                        end, {0, 0}, Titled),
     placement_svg:picture(Width, Height + 40, "Groups of nodes by round-trip time", Parts).
 
-%% Returns the kind of axis and its range: logarithms of medians, or levels if a median is unknown.
 axis(Root) ->
     Groups = groups(Root),
     case [Median || {group, _, #{median_us := Median}, _} <- Groups] of

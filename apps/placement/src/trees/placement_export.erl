@@ -39,8 +39,6 @@ name(Name) when is_list(Name); is_binary(Name) ->
     end;
 name(Name) -> lists:flatten(io_lib:format("~tw", [Name])).
 
-%% ---- DOT ----
-
 %% As in the report's figures, an ellipse shows the members, the size and the diameter of a cluster on the lowest level, and
 %% a box shows the diameter of a cluster on a higher level.
 dot(Tree) ->
@@ -105,8 +103,6 @@ micros(Us) when Us >= 1.0e4 -> io_lib:format("~.1f ms", [Us / 1.0e3]);
 micros(Us) when Us >= 100 -> io_lib:format("~b µs", [round(Us)]);
 micros(Us) -> io_lib:format("~.1f µs", [float(Us)]).
 
-%% ---- Newick ----
-
 %% The height of a group is half its median time, so that the length of the path between two nodes is the time between
 %% them. If nothing was measured, the height is derived from the level.
 newick(Tree) ->
@@ -126,8 +122,6 @@ height({group, _, _, Children}) -> 0.5 + lists:max([0.0 | [height(Child) || Chil
 length_text(Length) -> float_to_list(float(Length), [{decimals, 4}, compact]).
 
 quoted(Text) -> ["'", string:replace(Text, "'", "''", all), "'"].
-
-%% ---- JSON ----
 
 %% @doc Returns the tree as a map for a JSON encoder. Groups have a name, a size, labels and children; leaves have a node.
 -spec to_json(placement_tree:tree()) -> map().

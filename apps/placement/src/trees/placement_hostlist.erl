@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads and writes Slurm's host lists, such as `atcn[019-036,073],login1' in `SLURM_JOB_NODELIST'. All functions are
-%% pure.
+%% @doc Reads and writes Slurm's host lists, such as `atcn[019-036,073],login1'. All functions are pure.
 -module(placement_hostlist).
 
 -export([expand/1, compress/1, breaks/1, format_error/1]).
@@ -88,8 +87,7 @@ runs([], First, Last, Runs) -> lists:reverse([{First, Last} | Runs]).
 run_text({{Prefix, Number}, {Prefix, Number}}) -> Prefix ++ Number;
 run_text({{Prefix, First}, {Prefix, Last}}) -> [Prefix, "[", First, "-", Last, "]"].
 
-%% @doc Returns the positions of the hosts after which an allocation has a gap, that is, those whose next host does not have
-%% the next number.
+%% @doc Returns the positions of the hosts whose next host does not have the next number.
 -spec breaks([string()]) -> [pos_integer()].
 breaks(Hosts) ->
     Lengths = [case {First, Last} of {{_, ""}, _} -> 1; {{_, A}, {_, B}} -> list_to_integer(B) - list_to_integer(A) + 1 end

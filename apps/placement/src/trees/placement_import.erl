@@ -86,8 +86,7 @@ host_names(Name) ->
     Host = lists:last(string:split(Name, "@")),
     lists:usort([Host, hd(string:split(Host, "."))]).
 
-%% Returns the vertices for a part (none, one or several), the nodes that were attached to a host, and the hosts without a
-%% node.
+%% Returns the vertices for a part, the nodes that were attached to a host, and the hosts without a node.
 attach({host, Host}, one_each, Options) ->
     {[{leaf, list_to_atom(case Options of #{name := Name} -> Name ++ "@" ++ Host; #{} -> Host end)}], [], []};
 attach({host, Host}, ByHost, _) ->
@@ -160,7 +159,6 @@ names_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Named, vm1@n0, vm1@n1)),
     ?assertEqual({ok, 1.0}, placement_tree:distance(Named, vm1@n0, vm1@n2)).
 
-%% Nodes on the same host are nearer to each other than to a node on a neighbouring host.
 nodes_test() ->
     Nodes = [a@n0, b@n0, 'c@n1.example', d@elsewhere],
     {ok, Tree, Warnings} = text(conf, conf(), #{nodes => Nodes}),
@@ -174,7 +172,6 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
-%% If a host is in two overlapping ranges, Slurm counts it only once.
 overlapping_hosts_test() ->
     {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
     ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).

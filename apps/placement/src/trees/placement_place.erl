@@ -22,8 +22,7 @@
 
 -define(LSTOPO_MS, 2000).
 
-%% @doc Returns the groups that contain this node, starting at the root: those that contain its host, the host itself, and
-%% the parts of the host to which the node is bound.
+%% @doc Returns the groups that contain this node, from the root to its host and the part to which the node is bound.
 -spec own_path() -> [term()].
 own_path() ->
     case application:get_env(placement, path) of

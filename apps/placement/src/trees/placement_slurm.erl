@@ -21,7 +21,6 @@
 
 -type warning() :: {two_parents, Name :: string(), Kept :: string(), Other :: string()} | {named_twice, Name :: string(), Switch :: string()}.
 
-%% A switch: its name, and the switches and hosts below it.
 -type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
 
 %% @doc Returns the tree described by a `topology.conf'. If several switches have no switch above them, a root is added.
@@ -230,7 +229,6 @@ conf_comes_back_test() ->
     ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}, []},
                  from_conf(to_conf({group, "r", [{host, "c"}, {group, "s", [{host, "a"}, {host, "b"}]}]}))).
 
-%% Slurm also accepts these inputs with warnings.
 taken_with_a_warning_test_() ->
     Leaves = "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n2\n",
     [{unicode:characters_to_list(lists:join("; ", [format_warning(W) || W <- Warnings])), ?_assertEqual({ok, two_levels(), Warnings}, from_conf(Text))} || {Warnings, Text} <-

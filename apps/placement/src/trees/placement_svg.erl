@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The elements and the style of all pictures that this project draws as SVG: those of {@link placement_draw} and the charts in `bench/'. The
-%% functions are pure.
+%% @doc The elements and the style of all SVG pictures of this project, here and in `bench/'. All functions are pure.
 %%
 %% The colours are those of the console (`style.css'), and a test of `bench/figures/beamway_bench_gate.erl' compares them. They follow the reader's light or
 %% dark scheme. Red is reserved for problems.
@@ -11,8 +10,7 @@
 -type class() :: unicode:chardata().
 %% The names of one or more rules of the style sheet, separated by spaces.
 
-%% @doc Returns a complete picture with its title at the top left. The content begins below the title, which needs 36
-%% pixels.
+%% @doc Returns a complete picture. Its title takes 36 pixels at the top, below which the content begins.
 -spec picture(Width :: pos_integer(), Height :: pos_integer(), Title :: unicode:chardata(), Content :: unicode:chardata()) -> unicode:chardata().
 picture(Width, Height, Title, Content) ->
     [io_lib:format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ~b ~b\" width=\"~b\" height=\"~b\" role=\"img\">~n", [Width, Height, Width, Height]),
@@ -56,8 +54,7 @@ coloured(Pick) ->
 
 -define(RAMP, [{18, 52, 86}, {22, 105, 122}, {42, 157, 143}, {138, 190, 105}, {233, 196, 106}, {244, 162, 97}, {222, 82, 60}]).
 
-%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange. The console uses the same
-%% colours.
+%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange.
 -spec ramp(Share :: float()) -> unicode:chardata().
 ramp(Share) ->
     At = max(0.0, min(0.9999, Share)) * (length(?RAMP) - 1),

@@ -228,8 +228,7 @@ rank(#{places := Places} = Tree, From, To) ->
         unknown -> unknown
     end.
 
-%% @doc Returns the times that were measured in the smallest group that contains both nodes. The map is empty if none were
-%% measured.
+%% @doc Returns the times measured in the smallest group that contains both nodes; the map is empty if there are none.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
 latency(none, One, Other) -> latency(empty(), One, Other);
 latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
@@ -380,7 +379,6 @@ disc_test_() ->
                            {{ok, [a, b, c, d, j, k]}, 1}]]
         ++ [?_assertEqual(unknown, disc(Tree, z, 1))].
 
-%% In the earlier library each network with one child halved the distances below it.
 single_children_do_not_count_test() ->
     {ok, Long} = from_paths([{a, "/site/net/rack/host1"}, {b, "/site/net/rack/host1"}, {c, "/site/net/rack/host2"}]),
     {ok, Short} = from_paths([{a, [host1]}, {b, [host1]}, {c, [host2]}]),
