@@ -54,8 +54,7 @@ choose_node(Nodes, Query) ->
 with(Query, More) when is_map(Query) -> maps:merge(Query, More);
 with(Predicate, More) -> More#{require => Predicate}.
 
-%% @doc Returns, for every node and every constraint, whether the node satisfies the constraint, and the values on which
-%% this is based.
+%% @doc Returns whether each node satisfies each constraint, and the values on which this is based.
 -spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
 explain(Nodes, Query) ->
     case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
@@ -65,8 +64,7 @@ explain(Nodes, Query) ->
         {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan#{n := all}))}
     end.
 
-%% @doc Returns every constraint that keeps the node from being chosen among all connected nodes, or an empty list if
-%% the node is suitable.
+%% @doc Returns every constraint that keeps the node from being chosen among all connected nodes.
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query) -> why_not(Node, Query, all).
 
@@ -139,8 +137,7 @@ reserve_all(Wanted, Require, Options) ->
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
-%% @doc Makes a lease expire this many milliseconds from now. This has no effect on a lease that was handed over to a
-%% process, because such a lease lasts as long as the process.
+%% @doc Makes a lease expire this many milliseconds from now, unless it was handed over to a process.
 -spec renew(lease(), pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 
@@ -148,8 +145,7 @@ renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 -spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
 hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 
-%% @doc Chooses one of the connected nodes, reserves a lease on it, starts the process there and hands the lease over to
-%% the process.
+%% @doc Chooses a connected node, reserves a lease on it, starts the process there and hands the lease to the process.
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, list()}}.
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
@@ -261,13 +257,11 @@ count_children(Scope) -> placement_scope:count_children(Scope).
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) -> placement_scope:terminate_child(Scope, Id).
 
-%% @doc Permanently terminates a child that was started with {@link child/3}. Call this function on one of the child's
-%% nodes.
+%% @doc Permanently terminates a child of {@link child/3}. Call this function on one of the child's nodes.
 -spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
 delete_child(Name) -> placement_child:delete(Name).
 
-%% @doc Returns the children that may run on this node. For each child it returns the name, the node on which it runs
-%% and its process.
+%% @doc Returns the children that may run on this node, each with the node on which it runs and its process.
 -spec children() -> [{placement_child:name(), node() | none, pid() | none}].
 children() -> placement_child:children().
 
@@ -483,9 +477,8 @@ map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 -spec observe([pid()], Ms :: pos_integer()) -> {ok, placement_map:graph(), placement_observe:seen()} | {error, {bad_pids | bad_ms, term()}}.
 observe(Pids, Ms) -> placement_observe:observe(Pids, Ms).
 
-%% @doc Suggests which processes of a graph should move to a different node of the current tree
-%% ({@link placement_moves}). The result also contains how much traffic each move would save, and on which link. The
-%% function does not move any process.
+%% @doc Suggests which processes of a graph should move to a different node of the current tree ({@link
+%% placement_moves}), how much traffic each move would save, and on which link.
 -spec advise(placement_map:graph(), placement_moves:options()) -> {ok, [placement_moves:move()]} | {error, no_topology | placement_map:error()}.
 advise(Graph, Options) ->
     case topology() of

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application `placement', which serves the attributes of nodes, knows the distances between nodes, and
-%% chooses nodes for processes.
+%% @doc The application `placement', which serves attributes, knows distances, and chooses nodes for processes.
 %%
 %% It depends only on OTP, not on any other application of this project. A node takes part as soon as the application
 %% runs on it (`application:ensure_all_started(placement)', or {@link attr:start/0}). A node without the application is

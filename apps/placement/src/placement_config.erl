@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of placement, from the application's environment.
 %%
-%% {@link placement_app} checks them when the application starts. The code that needs an option calls the function that
-%% returns it.
+%% {@link placement_app} checks them when the application starts.
 -module(placement_config).
 
 -export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, topology/0, table/0]).
@@ -37,8 +36,7 @@ options() ->
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long a node remembers a group that it has left, at least."}, fun is_ms/1},
      {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one. 0 turns the drain off."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
 
-%% @doc Returns the rows for the reference of all options (`scripts/options'). Each row has the name of the option, its
-%% default, the valid values, when a change takes effect, and what the option does.
+%% @doc Returns the rows for the reference of all options (`scripts/options').
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
@@ -74,13 +72,11 @@ deadline_ms() -> value(deadline).
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 
-%% @doc Returns the interval in milliseconds at which a node checks whether it may forget groups that it has left
-%% ({@link placement_group}).
+%% @doc Returns how often, in milliseconds, a node checks whether it may forget groups that it has left.
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
 
-%% @doc Returns the time limit of the drain before this node stops, in milliseconds; 0 means that the node is not
-%% drained.
+%% @doc Returns the time limit of the drain before this node stops, in milliseconds; with 0 there is no drain.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
 

@@ -21,7 +21,6 @@ init(_) ->
     _ = [Table = ets:new(Table, Options) || {Table, Options} <- tables()],
     {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, children()}}.
 
-%% Each table with its options; the comment names the writer.
 -spec tables() -> [{atom(), [term()]}].
 tables() ->
     Shared = [named_table, public, {read_concurrency, true}],

@@ -233,7 +233,6 @@ helper(Fun) ->
     _ = guard(Pid),
     Helper.
 
-%% Kills the mapping process when its caller exits.
 guard(Pid) ->
     Caller = self(),
     spawn(fun() ->
@@ -264,10 +263,9 @@ once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
     {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
 
-%% Bisects the graph until each part is assigned to a single node. Traffic between the root's children costs most, so the
-%% cuts between these are made several times and the best result is used. After the first cut both sides continue
-%% concurrently. The random number generator of each side is seeded from its position in the tree, so the result does not
-%% depend on which side is faster.
+%% Traffic between the root's children costs most, so the cuts between these are made several times and the best result
+%% is used. After the first cut both sides continue concurrently. Each side's random number generator is seeded from its
+%% position in the tree, so the result does not depend on which side is faster.
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
 multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
 multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
@@ -287,7 +285,6 @@ atomics_size(Atomics) ->
     #{size := Size} = atomics:info(Atomics),
     Size.
 
-%% Runs the second function in a separate process.
 beside(Here, There) ->
     {Pid, Monitor} = helper(There),
     ok = Here(),
@@ -297,7 +294,6 @@ beside(Here, There) ->
 first([Part | _]) -> first(Part);
 first(Block) -> Block.
 
-%% Splits the children into two groups with nearly the same capacity.
 halves(Parts, Most) ->
     Half = capacity_of(Parts, Most) / 2,
     split(Parts, [], 0, Half, Most).
@@ -343,7 +339,6 @@ fitted({Arcs, Loads} = Graph, Blocks, Most, Distances) ->
             ok
     end.
 
-%% Removes the smallest processes from overloaded nodes until the remaining ones fit.
 taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
     Block = atomics:get(Blocks, V),
     case atomics:get(Full, Block) > element(Block, Most) of
@@ -369,7 +364,6 @@ put_in([], _, _, _, _, _, _) -> ok.
 cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * placement_map_distances:to(atomics:get(Blocks, U), Row));
 cost_at([], _, _, Sum) -> Sum.
 
-%% Returns the first process that is in an overloaded block.
 misfit(Blocks, {_, Loads}, Most) ->
     Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
     case [V || {V, Block} <- lists:zip(lists:seq(1, length(Blocks)), Blocks), maps:get(Block, Full) > element(Block, Most)] of

@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Cuts a graph into two sides with bounded loads and little traffic between them. This is multilevel bisection: the
 %% graph is coarsened, several attempts grow one side of the coarsest graph from a single vertex, and the best cut is
-%% refined on each finer level (by the method of Fiduccia and Mattheyses, with the gains of both sides in queues). Called by
-%% {@link placement_map}.
+%% refined on each finer level (by the method of Fiduccia and Mattheyses, with the gains of both sides in queues).
 -module(placement_map_bisect).
 
 -export([sides/4]).
@@ -38,7 +37,6 @@ each(V, Do) ->
 best_of(Tries, Graph, Bounds) ->
     hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
 
-%% Grows one side from a vertex, adding the best neighbour in each step.
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),
@@ -67,8 +65,7 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
     end;
 grow(_, _, _, _, _, _, _) -> ok.
 
-%% Updates the gains after a vertex has changed sides: moving becomes more profitable for its neighbours on the old side and
-%% less profitable for those on the new side.
+%% Moving becomes more profitable for the vertex's neighbours on the old side, and less for those on the new one.
 moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     case atomics:get(Sides, U) of
         From -> moved_away(Rest, From, Sides, Gains, placement_map_heap:push(atomics:add_get(Gains, U, 2 * Weight), U, Heap));
@@ -78,8 +75,7 @@ moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     end;
 moved_away([], _, _, _, Heap) -> Heap.
 
-%% Returns the gain of each vertex if it changed sides, the vertices that have neighbours on the other side, and the weight
-%% of the cut.
+%% Returns each vertex's gain from changing sides, the vertices with neighbours on the other side, and the cut's weight.
 gains({Arcs, _}, Sides) ->
     Count = tuple_size(Arcs),
     Gains = atomics:new(max(1, Count), []),
@@ -111,7 +107,6 @@ refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     Context = {Arcs, Loads, Sides, Gains, none, Most0, Most1, Widest, 100 + Count div 20},
     passes(?PASSES, Boundary, Load0, Load1, {excess(Load0, Load1, Most0, Most1), Cut}, Context).
 
-%% Makes passes until one of them finds no improvement.
 passes(0, _, _, _, Best, _) -> Best;
 passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides, Gains, _, _, _, _, _} = Context) ->
     %% Inner vertices are moved only if a side is overloaded.
@@ -130,7 +125,6 @@ passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides,
             passes(Left - 1, boundary(Boundary, Kept, Arcs, Sides), New0, New1, Best, Context)
     end.
 
-%% Returns the loads of the sides after the moves that were kept.
 loads_after([V | Rest], Loads, Sides, Load0, Load1) ->
     Load = element(V, Loads),
     case atomics:get(Sides, V) of

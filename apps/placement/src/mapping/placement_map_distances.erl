@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The distances between the blocks of a mapping, as whole numbers. All functions are pure. Called by
-%% {@link placement_map}.
+%% @doc The distances between the blocks of a mapping, as whole numbers. All functions are pure.
 %%
 %% The distance between two nodes depends only on the smallest group that contains both. Blocks are numbered in the order
 %% of the tree, so a group is a range of blocks, and each block needs only the ranges of the groups that contain it. The
@@ -24,8 +23,7 @@
 %% The limit keeps sums of weights times distances within small integers.
 -define(MOST, (1 bsl 18)).
 
-%% @doc Returns the distances in a tree. `Between' returns the distance between two blocks; it is called once for each
-%% group.
+%% @doc Returns the distances in a tree. `Between' returns the distance between two blocks.
 -spec new(parts(), fun((pos_integer(), pos_integer()) -> number())) -> distances().
 new(Parts, Between) ->
     Ranges = ranges(Parts, Between),

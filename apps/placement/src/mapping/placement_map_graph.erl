@@ -50,7 +50,6 @@ levels(Graph, Most, MaxLoad, Levels) ->
         _ -> {Graph, Levels}
     end.
 
-%% Coarsens a graph once. Returns the graph of matched pairs and, for each vertex, the vertex into which it was merged.
 -spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Plans which processes should run on a different node. The result is a list of moves, starting with the one that
-%% saves the most, each with the traffic that it saves per link. The module is pure and does not move any process. Called
-%% by {@link placement:advise/2}.
+%% saves the most, each with the traffic that it saves per link. The module is pure and does not move any process.
 -module(placement_moves).
 
 -export([moves/3, to_text/1]).
@@ -64,7 +63,6 @@ best(Left, Talk, Places, Full, Most, Nodes, Distance) ->
 saves(Others, From, To, Places, Distance) ->
     lists:sum([Weight * (Distance(From, Node) - Distance(To, Node)) || {Other, Weight} <- Others, {ok, Node} <- [maps:find(Other, Places)]]).
 
-%% Returns the pairs of nodes between which the process has traffic, with the amount, starting with the largest.
 links(Node, Talked) ->
     Sums = lists:foldl(fun({Peer, Weight}, Acc) -> maps:update_with({min(Node, Peer), max(Node, Peer)}, fun(Sum) -> Sum + Weight end, Weight, Acc) end, #{},
                        [Pair || {Peer, _} = Pair <- Talked, Peer =/= Node]),
@@ -96,7 +94,6 @@ moves_test() ->
     ?assertMatch({ok, []}, moves([{q, r, 60}], tree(), #{places => Places})),
     ?assertEqual({ok, []}, moves([{x, y, 60}], tree(), #{})).
 
-%% The saving in the plan is the amount by which the cost decreases.
 saves_what_it_says_test() ->
     Graph = [{erlang:phash2({x, N}, 12), erlang:phash2({y, N}, 12), N} || N <- lists:seq(1, 60)],
     Before = maps:from_list([{N, lists:nth(1 + N rem 4, [a, b, c, d])} || N <- lists:seq(0, 11)]),

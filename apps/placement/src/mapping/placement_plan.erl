@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans a tree of processes (a master, submasters and workers) that follows the tree of nodes. All functions are
-%% pure.
+%% @doc Plans a tree of processes (master, submasters, workers) that follows the tree of nodes. All functions are pure.
 %%
 %% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of the
 %% smallest group that contains it, and the master is in the largest group. A message from the master to a worker then
