@@ -227,13 +227,13 @@ dendrogram_test() ->
     ?assertNotEqual(nomatch, string:find(flat(dendrogram(Declared, #{})), "level of the tree")),
     ?assertNotEqual("", flat(dendrogram(placement_tree:empty(), #{}))).
 
-%% The drawing must also look reasonable if there is only one node, or if all times are equal.
 beside_test() ->
     {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
     Text = flat(beside([{"one", Declared}, {"other", Declared}])),
     [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["one", "other", "translate(0 40)"]],
     ?assertEqual(1, length(string:split(Text, "<svg", all)) - 1).
 
+%% The drawing must also look reasonable if there is only one node, or if all times are equal.
 odd_input_test() ->
     {ok, One} = placement_matrix:from_rows([a], [[0]]),
     ?assertNotEqual("", flat(heat_map(One, #{}))),
