@@ -76,7 +76,7 @@ limit_ms() -> value(limit).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
 
-%% @doc Returns the time limit of the drain before this node stops, in milliseconds; with 0 there is no drain.
+%% @doc Returns the time limit of the drain before this node stops, in milliseconds, or 0 if there is to be none.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
 
