@@ -16,8 +16,7 @@
 
 typedef struct job job_t;
 
-/* The kinds of work for the async thread. Every structure passed to that thread has an async_kind_t
- * as its first member. */
+/* Every structure passed to the async thread begins with one of these. */
 typedef enum { ASYNC_JOB, ASYNC_CLOSING /* closing.c */ } async_kind_t;
 
 struct job {
@@ -32,16 +31,14 @@ struct job {
     char path[JOB_PATH_BYTES]; /* NUL-terminated */
 };
 
-/* Creates a job for the caller of the running command, but does not start it. Returns NULL if the
- * path is too long or memory runs out. Callers of this function, job_begin and job_end must hold
- * the port lock. */
+/* Creates a job for the caller of the running command. Returns NULL if the path is too long or
+ * memory runs out. This call and the next two need the port lock. */
 job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len);
 
 /* Starts the job. Returns false, and frees the job, if the VM does not accept it. */
 bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply);
 
-/* Sends the reply to the caller and frees the job. The port must already have taken ownership of
- * whatever the job created. */
+/* Sends the reply and frees the job. The port must already own whatever the job created. */
 void job_end(ErlDrvPort port, job_t *job);
 
 #endif

@@ -2,9 +2,8 @@
 
 /*
  * The port driver. A port is one link to one peer, and it becomes a distribution controller when it
- * is passed to erlang:setnode/3. The driver is used only by apps/beamway/src/beamway_port.erl,
- * which documents the commands. Every callback runs under the port lock; nothing here blocks or
- * logs.
+ * is passed to erlang:setnode/3. Only apps/beamway/src/beamway_port.erl uses it, and documents the
+ * commands. Every callback runs under the port lock; nothing here blocks or logs.
  */
 
 #include <stdio.h>
@@ -30,13 +29,11 @@
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
 #define TOGETHER_MS 256 /* idle links do so at multiples of this, to share a wake-up */
 
-/* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
- * REPLY_LATER. */
+/* Commands and their replies (reply.h). */
 enum {
     COMMAND_VERSION = 1,  /* -> version:32 */
     COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it must
-                             look. sender_bytes: how much the VM queues before it suspends
-                             senders */
+                             look. The VM queues sender_bytes before it suspends senders */
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> the numbers of command_stats, 64 bits each */
     COMMAND_RECEIVE,      /* -> 1 if nothing more will ever arrive, bytes_in:64 */
@@ -96,8 +93,7 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
-/* If the timer is already set because the port must read at once, its expiry will also flush, so
- * the timer is not changed. */
+/* If the timer is already set because the port must read at once, its expiry will also flush. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
     if (self->timer_is_to_flush && self->flush_ms <= ms)
@@ -108,8 +104,7 @@ static void set_flush(bw_port_t *self, unsigned long ms)
         driver_set_timer(self->pump.port, ms);
 }
 
-/* Called when everything has been flushed. If rounds follow each other closely, this leaves the
- * timer running, because the next round would only set it again. */
+/* If rounds follow each other closely, the next one would only set the timer again. */
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
@@ -126,8 +121,7 @@ static int64_t idle_ms(const bw_port_t *self)
     return part > AGAIN_MS ? part : AGAIN_MS;
 }
 
-/* Returns whether bytes have been sent that may not have arrived, or whether bytes have been read
- * that should be acknowledged to the peer. */
+/* Returns whether sent bytes may not have arrived, or read bytes should be acknowledged. */
 static bool has_news(const bw_port_t *self)
 {
     uint64_t untold = pump_untold(&self->pump);
@@ -177,8 +171,7 @@ static void look_at_fault_later(bw_port_t *self)
         set_timer(self);
 }
 
-/* Schedules a search for idle memory once a second while there is output, if the link can have
- * any. */
+/* Searches for idle memory once a second while there is output, if the link can have any. */
 static void check_later(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
@@ -191,10 +184,9 @@ static void check_later(bw_port_t *self)
     set_check(self, CHECK_MS);
 }
 
-/* Arranges for the port to be called again if the pump asks for it. A cut link is read until
- * nothing is left, because the VM may not report an event for it. A timer of 0 would fire within
- * the same execution of the port unless the port has used up its time slice, so this consumes the
- * slice to let other ports run in between. */
+/* A cut link is read until nothing is left, because the VM may not report an event for it. A timer
+ * of 0 fires within the same execution of the port unless the time slice is used up, so this uses
+ * it up to let other ports run. */
 static void come_back(bw_port_t *self)
 {
     bool is_cut = !self->pump.is_closing && pump_is_cut(&self->pump);
@@ -208,7 +200,6 @@ static void come_back(bw_port_t *self)
 
 /* ---- commands ---- */
 
-/* Returns whether the peer broke the protocol, in which case another connection would not help. */
 static bool is_corrupt(const bw_link_t *link)
 {
     return link->ops->is_corrupt && link->ops->is_corrupt(link);
@@ -283,8 +274,7 @@ static void lose(bw_port_t *self, const char *reason)
 }
 
 /* The peer may have given up on the link while this process was stopped. Only a new connection can
- * show whether it has, so nothing more is read from this one. Must be called before anything that
- * reads. */
+ * show that, so nothing more is read from this one. Must be called before anything that reads. */
 static bool was_stopped(bw_port_t *self)
 {
     if (!outlives(self) || bw_pulse_missed(&self->stops) < self->resume_ms / 2)
@@ -293,9 +283,8 @@ static bool was_stopped(bw_port_t *self)
     return true;
 }
 
-/* Ends a link that has become unusable. The port's owner is linked to the port, so it exits as
- * well. drv_stop runs within this call, so the caller must not touch `self` again, unless the link
- * has only lost its connection. */
+/* drv_stop runs within this call, so the caller must not touch `self` again, unless the link has
+ * only lost its connection. The port's owner is linked to the port, so it exits as well. */
 static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason ? self->pump.reason : reason_of_link(self);
@@ -421,7 +410,6 @@ static bool command_offer(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* Runs the commands for a link that has been set up but is not active yet. */
 static bool command_idle_link(bw_port_t *self, unsigned int command, const char *data, size_t len,
                               reply_t *reply)
 {
@@ -439,7 +427,6 @@ static bool command_idle_link(bw_port_t *self, unsigned int command, const char 
     return true;
 }
 
-/* Flushes the gathered frames. Returns false if the link is corrupt. */
 static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
@@ -691,12 +678,11 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
-/* Arranges for the gathered frames to be flushed soon. The keeper is a process, so other processes
- * that are about to send do so before it runs; the timer is needed if busy processes delay the
- * keeper. If a lone caller sends one frame at a time, no more frames will follow, so this flushes
- * immediately. While the poller is spinning, its next look sends the gathered frames, since that
- * happens after the senders have run. Otherwise, a lone caller's frames are sent with a timer of 0,
- * which fires once the VM has no more frames for this port. */
+/* The keeper is a process, so other processes that are about to send do so before it runs; the
+ * timer is for a keeper that busy processes delay. A lone caller that sends one frame at a time
+ * sends no more, so this flushes immediately. While the poller is spinning, its next look sends the
+ * frames, since it runs after the senders. Otherwise, a lone caller's frames are sent with a timer
+ * of 0, which fires once the VM has no more frames for this port. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
@@ -742,8 +728,7 @@ static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
-    /* The result can be ignored: the keeper exits only together with the connection, which also
-     * ends the port. */
+    /* The result can be ignored: the keeper exits only together with this port's owner. */
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
 
@@ -798,9 +783,8 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
     return (ErlDrvSSizeT)reply.len;
 }
 
-/* Called when the port is being closed with bytes still queued. If the peer keeps reading, it gets
- * them; if it accepts nothing, it has CHECK_MS to start reading. The VM closes the port when its
- * queue is empty. */
+/* While the peer reads, it gets the queued bytes; if it accepts nothing, it has CHECK_MS to start.
+ * The VM closes the port when its queue is empty. */
 static void close_later(bw_port_t *self)
 {
     self->queued_before = pump_queued(&self->pump);
@@ -819,8 +803,7 @@ static void drv_flush(ErlDrvData data)
     come_back(self);
 }
 
-/* If the peer no longer accepts anything, empties the queue, so that the VM stops waiting and
- * closes the port. */
+/* If the peer has accepted nothing since, empties the queue, so that the VM closes the port. */
 static void closing_timeout(bw_port_t *self)
 {
     if (pump_queued(&self->pump) < self->queued_before) {
@@ -870,8 +853,7 @@ static void check_timeout(bw_port_t *self)
         set_check(self, 1);
 }
 
-/* Returns false if the link is unusable. Flushing may delay a check, but it must not delay the
- * session. */
+/* Returns false if the link is unusable. Flushing may delay a check, but not the session. */
 static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 {
     if (self->session_is_due &&

@@ -11,8 +11,7 @@
 #include "../link/link.h"
 #include "async_job.h"
 
-/* The closing job that is passed to the async thread. That thread may have other jobs to run first,
- * so `closed` records when the time limit for the peer began. */
+/* `closed` is when the peer's time limit began: the async thread may run other jobs first. */
 typedef struct {
     async_kind_t kind;
     bw_leftover_t left;

@@ -126,8 +126,7 @@ static void add(bw_dist_entries_t *entries, unsigned entry)
         entries->bits[entry / 64] |= (uint64_t)1 << entry % 64;
 }
 
-/* Skips the references to the atom cache and returns whether one of them is a new entry. Also
- * collects the entries, unless `all` is NULL. */
+/* Returns whether a reference is a new entry. `all` and `renewed` may be NULL. */
 static bool read_cache_references(place_t *place, bw_dist_entries_t *all,
                                   bw_dist_entries_t *renewed)
 {

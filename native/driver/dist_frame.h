@@ -33,8 +33,7 @@ typedef struct {
     bw_dist_kind_t kind;
     bool has_sender;   /* WHOLE and FIRST: the control message names the sending process */
     bool renews_cache; /* WHOLE and FIRST: the header carries a new atom cache entry */
-    /* Number and serial of the sender's pid, which identify a process of this node. A process on
-     * another node may have the same number and serial as one on this node; the only effect is that
+    /* Number and serial of the sender's pid. A process on another node may have the same ones; then
      * the frames of both are kept in order, as if they had the same sender. */
     uint64_t sender;
     uint64_t sequence; /* FIRST and REST: the VM's term for the sender's pid */

@@ -15,16 +15,12 @@ static bool is_polled(const establish_t *establish)
     return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
 }
 
-/* During the handshake the port waits for bytes from the peer, and also for room to write if the
- * link needs it. */
 static int waits_for(const bw_link_t *link)
 {
     bool for_room = link->ops->wants && link->ops->wants(link) & POLLOUT;
 
     return ERL_DRV_READ | (for_room ? ERL_DRV_WRITE : 0);
 }
-
-/* ---- choosing a carrier ---- */
 
 static void load(job_t *job)
 {
@@ -72,9 +68,6 @@ bool establish_probe(const establish_t *establish, const char *data, size_t len,
     return true;
 }
 
-/* ---- link setup ---- */
-
-/* Adopts a new link, and starts polling its descriptor unless the carrier is immediate. */
 static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
 {
     establish->link = link;
@@ -200,8 +193,6 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
     return true;
 }
 
-/* ---- a link that is not active yet, used for the distribution handshake ---- */
-
 bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply)
 {
     bw_span_t span;
@@ -251,8 +242,6 @@ bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, rep
     return true;
 }
 
-/* ---- deriving a key from a password ---- */
-
 static void derive(job_t *job)
 {
     const uint8_t *salt = (const uint8_t *)job->path + 1;
@@ -294,8 +283,7 @@ void establish_tell(establish_t *establish, bw_link_t *linked)
         return;
     establish->is_heard = false;
     driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
-    /* The result can be ignored: if the caller has exited, the port is closed as well, because the
-     * two are linked. */
+    /* The result can be ignored: the caller is linked to the port, which is closed if it exits. */
     (void)erl_drv_send_term(port, establish->caller, news, 6);
 }
 

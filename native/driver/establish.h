@@ -9,16 +9,13 @@
 #include "reply.h"
 
 /*
- * The driver commands that set up the link of a port, which are the same for every carrier.
- * apps/beamway/src/beamway_port.erl is their only user. A reply is a 0 byte and the result, or a 1
- * byte and the reason as text. The carrier's header documents `where`.
+ * The driver commands that set up the link of a port, which are the same for every carrier. The
+ * carrier's header documents `where`.
  *
  * USE must be a port's first command; if the carrier is a shared object, USE gives the path of that
  * object. LISTEN and CONNECT start setting up a link. From then on their caller gets the message
  * `{link, Port}` whenever STEP may have something new to report, unless the carrier is immediate. A
- * port has one link. Once STEP has replied `linked`, the other commands (ACTIVATE, TICK, STATS,
- * ...) are the same for all carriers. If the link is lost before ACTIVATE, the port fails after
- * ACTIVATE.
+ * port has one link. If it is lost before ACTIVATE, the port fails after ACTIVATE.
  */
 enum {
     COMMAND_USE = 20, /* kind, 0, path of the shared object or nothing -> */
@@ -33,8 +30,7 @@ enum {
     COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE are allowed from `linked` to ACTIVATE */
     COMMAND_HEAR,  /* count:32, at most HEAR_BYTES -> that many bytes, or nothing if they have not
                       arrived yet: the caller then gets {link, Port} when it should try again */
-    COMMAND_LEAVE, /* -> ; leaves the connection open without the link; the caller must then close
-                      the port */
+    COMMAND_LEAVE, /* -> ; leaves the connection intact; the caller must then close the port */
     COMMAND_DERIVE /* salt_len:8, salt, password -> key */
 };
 
@@ -49,9 +45,8 @@ typedef struct {
     bool is_heard;    /* the caller of HEAR is waiting */
 } establish_t;
 
-/* These commands run under the port lock and need a port that has no link yet, except for probe and
- * derive, which work on any port. They return false if the caller violated their contract; the
- * caller then gets a badarg. */
+/* These commands run under the port lock. Except for probe and derive, they need a port without a
+ * link. They return false if the caller violated their contract; it then gets a badarg. */
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
@@ -60,11 +55,10 @@ bool establish_derive(establish_t *establish, const char *data, size_t len, repl
 /* Sets *link_p once there is a link. Its descriptor is not polled until ACTIVATE. */
 bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
 
-/* Completes a command whose work was done by the async thread. This may replace the reply in the
- * job with an error. */
+/* Completes a command of the async thread. This may replace the reply in the job with an error. */
 void establish_done(establish_t *establish, job_t *job);
 
-/* Commands for a port whose link is not active. */
+/* Commands for a port whose link is not active, for the distribution handshake. */
 bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply);
 bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, reply_t *reply);
 

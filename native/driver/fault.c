@@ -9,8 +9,7 @@
 #include "../link/buffer.h"
 #include "vm_clock.h"
 
-/* How many times one call retries if the inner link accepts bytes again right after it accepted
- * none. */
+/* How often one call retries if the inner link has room again right after it had none. */
 #define ROUNDS 4
 
 /* If no held output has been sent for this long, it counts as unanswered, because a kernel would
@@ -57,14 +56,12 @@ static size_t pass(bw_link_t *inner, const bw_span_t *span)
     return taken;
 }
 
-/* Arms the inner link. Returns true if it already has room again; otherwise its descriptor will
- * report when it has. */
+/* Returns true if the inner link has room again; if not, its descriptor will report it. */
 static bool has_room(const faulty_t *faulty)
 {
     return faulty->inner->ops->arm_write(faulty->inner, faulty->held.size / 2) == BW_AGAIN;
 }
 
-/* Passes the bytes that are due, or all of them, to the inner link. */
 static void push(faulty_t *faulty, bool all)
 {
     uint64_t now = bw_now_us(), to = faulty->held.head;
@@ -179,8 +176,7 @@ static void faulty_release(bw_link_t *link, size_t n)
     faulty_of(link)->inner->ops->release(faulty_of(link)->inner, n);
 }
 
-/* The inner link may have ended while bytes are still held here, so its end is not reported until
- * they have been read. */
+/* If the inner link has ended, the bytes that are held here are read first. */
 static bw_status_t faulty_arm_read(bw_link_t *link)
 {
     faulty_t *faulty = faulty_of(link);
@@ -216,8 +212,7 @@ static void faulty_is_ready(bw_link_t *link, short events)
     push(faulty_of(link), false);
 }
 
-/* Bytes that are held here can still be read when they are due, so the link does not count as cut
- * until then. */
+/* Bytes that are held here can still be read, so the link counts as cut only after that. */
 static bool faulty_is_cut(const bw_link_t *link)
 {
     return !waits_in(faulty_of(link)) &&
@@ -295,9 +290,8 @@ static const char *faulty_reason(bw_link_t *link)
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
 }
 
-/* Bytes that were only delayed are sent before the link is closed. If outgoing bytes are held back
- * entirely, the peer does not notice the close as long as another process has a descriptor for the
- * connection. */
+/* Bytes that were only delayed are sent first. If output is held back entirely, the peer does not
+ * notice the close as long as another process has a descriptor for the connection. */
 static void faulty_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     faulty_t *faulty = faulty_of(link);

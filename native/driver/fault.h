@@ -29,8 +29,7 @@ bw_link_t *bw_fault_behind(bw_link_t *link);
 /* Replaces the fault, also for bytes that are already being held; an all-zero fault removes it. */
 void bw_fault_change(bw_link_t *link, const bw_fault_t *fault);
 
-/* Returns in how many microseconds the link must be checked again, or UINT64_MAX if the fault does
- * not require that. */
+/* Returns in how many microseconds the link must be checked again, or UINT64_MAX if never. */
 uint64_t bw_fault_due_us(const bw_link_t *link);
 
 /* ---- a socket ---- */

@@ -5,16 +5,13 @@
 
 #include "../link/bytes.h"
 
-/* Times are rounded up to a multiple of this, which limits how often a waiting user has to
- * check. */
+/* Times are rounded up to a multiple of this, so that a waiting user rarely has to check. */
 #define STEP_US 1000u
 
-/* The rate is granted in portions of this duration, so that a slow link does not pass bytes one at
- * a time. */
+/* The rate is granted in portions, so that a slow link does not pass bytes one at a time. */
 #define PORTION_US 10000u
 
-/* At most this many unused portions accumulate, so that a late timer does not cause a large
- * burst. */
+/* At most this many unused portions accumulate, so that a late timer does not cause a burst. */
 #define PORTIONS_AT_ONCE 5u
 
 static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
@@ -56,7 +53,6 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
     *mark_at(way, way->count - 1) = (bw_fault_mark_t){.position = position, .due_us = due_us};
 }
 
-/* Returns how many bytes the rate allows in `since_us` microseconds, in whole portions. */
 static uint64_t allowed(const bw_fault_t *fault, uint64_t since_us)
 {
     uint64_t portions = bw_least(since_us / PORTION_US, PORTIONS_AT_ONCE);

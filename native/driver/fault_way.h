@@ -7,8 +7,7 @@
 
 /*
  * One direction of a link with a fault (fault.h): decides when its bytes may pass. It makes no
- * system calls: the caller supplies positions in the stream of bytes, and the time in microseconds
- * from a monotonic clock.
+ * system calls: the caller supplies positions in the stream, and the time of a monotonic clock.
  */
 
 typedef struct {
@@ -40,13 +39,11 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
 /* Returns the position up to which bytes may pass now. */
 uint64_t bw_fault_open(bw_fault_way_t *way, const bw_fault_t *fault, bool holds, uint64_t now_us);
 
-/* Returns how long to wait until more bytes may pass, or UINT64_MAX if there are none or the
- * direction is held. */
+/* Returns the time until more bytes may pass, or UINT64_MAX if there are none or all are held. */
 uint64_t bw_fault_wait_us(const bw_fault_way_t *way, const bw_fault_t *fault, bool holds,
                           uint64_t now_us);
 
-/* Applies a new fault to the waiting bytes, so that no byte waits longer than it would if it had
- * arrived now. */
+/* Applies a new fault: no byte waits longer than it would if it had arrived now. */
 void bw_fault_retime(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t now_us);
 
 #endif

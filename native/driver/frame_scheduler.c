@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-/* The maximum number of frames that bw_scheduler_waiting examines. */
 #define WAITING_LOOKS 10000
 
 /* A sending process that has an incomplete sequence of fragments, frames that wait behind
@@ -127,8 +126,7 @@ static bool is_idle(const bw_sender_t *sender)
     return !sender->is_open && sender->frames == 0 && !sender->is_changed;
 }
 
-/* Frees a sender that is idle. If it has a class other than normal, it is kept because of the
- * class, but the rest of its state is reset. */
+/* A sender with a class other than normal is kept for the class, but its other state is reset. */
 static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
 {
     if (!is_idle(sender))
@@ -256,7 +254,6 @@ void bw_scheduler_hold_nobody(bw_scheduler_t *self, bool holds_nobody)
 
 /* ---- queues ---- */
 
-/* Links the frames through `next`. */
 static void append(bw_scheduled_queue_t *queue, bw_scheduled_t *frame)
 {
     frame->next = NULL;
@@ -299,7 +296,6 @@ static bw_turns_t *turns_of(bw_scheduler_t *self, const bw_sender_t *sender)
     return &self->classes[sender->class].turns;
 }
 
-/* Called when the frame has become the first in its sender's queue. */
 static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -371,16 +367,14 @@ static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_di
     case BW_DIST_TICK:
         return true;
     case BW_DIST_WHOLE:
-        /* A sender without fragments here does not need a queue, because ready frames stay in order
-         * anyway. */
+        /* Without fragments here, a sender needs no queue: ready frames stay in order. */
         sender = read->has_sender ? find(self, &self->by_pid, read->sender) : NULL;
         frame->is_barrier = !read->has_sender;
         if (sender && is_idle(sender)) {
             frame->class = sender->class;
             sender = NULL;
         }
-        /* A signal that its sender sends between two fragments of a message counts as part of that
-         * message. */
+        /* A signal that is sent between two fragments counts as part of their message. */
         if (sender && !sender->is_open)
             sender->messages++;
         break;
@@ -460,7 +454,6 @@ static void count_out(bw_scheduler_t *self, bw_scheduled_t *frame)
     sender->bytes_under_way -= frame->bytes;
 }
 
-/* Begins the next message of a sender whose previous message has been sent. */
 static void begin_message(bw_sender_t *sender)
 {
     const bw_scheduled_t *frame = sender->queue.first;
@@ -537,7 +530,6 @@ static bool is_continuation_due(const bw_class_queue_t *class)
     return bw_turns_wait(&class->turns) && class->passed >= BW_SCHEDULER_PASSING_BYTES;
 }
 
-/* Returns the class whose turn it is. */
 static bw_class_queue_t *next_class(bw_scheduler_t *self)
 {
     static const int64_t shares[BW_CLASSES] = {
@@ -622,7 +614,6 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
 
 /* ---- classes ---- */
 
-/* Moves the ready frames of the sender with this pid from one class to the other. */
 static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
 {
     bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;

@@ -8,7 +8,7 @@
 /*
  * Decides the order in which frames of the distribution protocol are sent to a peer, so that a
  * small signal need not wait for the fragments of large ones. The scheduler does no I/O, takes no
- * locks and does not call the VM. Every frame passes through it, even when nothing is waiting.
+ * locks and does not call the VM.
  *
  * Two frames stay in order if one of the following is true; any other two may overtake each other:
  *   - they have the same sender
@@ -32,9 +32,8 @@
 
 #define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
 
-/* The bulk class's share of a round. The normal class's share is twice as large, and the control
- * class's share four times as large. A class may exceed its share by one frame, so the share is at
- * least as large as a fragment. */
+/* The bulk class's share of a round; the normal class has twice as much, and control four times. A
+ * class may exceed its share by one frame, so the share is at least as large as a fragment. */
 #define BW_SCHEDULER_SHARE_BYTES (64 * 1024)
 
 /* How many bytes of one sender may wait in addition to the message that is being sent, and how many
@@ -47,15 +46,13 @@
  * to this many times the original limit. */
 #define BW_SCHEDULER_PATIENCE 8
 
-/* The classes, in the order in which they are sent. A sender without an explicit class is
- * normal. */
+/* The classes, in the order in which they are sent. Senders are normal by default. */
 typedef enum { BW_CLASS_CONTROL, BW_CLASS_NORMAL, BW_CLASS_BULK, BW_CLASSES } bw_class_t;
 
 typedef struct bw_scheduled bw_scheduled_t;
 typedef struct bw_sender bw_sender_t;
 
-/* A waiting frame, embedded in the user's own record of it. Other modules may use only `bytes`,
- * `user` and `kind`. */
+/* A waiting frame, in a record of its user, who may use only `bytes`, `user` and `kind`. */
 struct bw_scheduled {
     uint64_t bytes;
     void *user;
@@ -86,8 +83,7 @@ typedef struct {
 typedef struct {
     bw_scheduled_queue_t ready; /* frames that are not continuations, the oldest first */
     bw_turns_t turns;           /* senders whose next frame is a continuation */
-    uint64_t passed; /* bytes of the class sent since the last continuation, counted while a
-                        continuation waits */
+    uint64_t passed; /* bytes sent since the last continuation, counted while one waits */
     int64_t share;   /* bytes that it may still send in this round */
 } bw_class_queue_t;
 
@@ -104,8 +100,7 @@ typedef struct {
  * user to find out: the user makes the port busy and checks whether the VM suspends the sender. */
 typedef enum {
     BW_SENDER_FREE,
-    BW_SENDER_ASKED, /* until bw_scheduler_answer is called or its waiting bytes have fallen to half
-                        the limit */
+    BW_SENDER_ASKED, /* until bw_scheduler_answer, or until its bytes fall to half the limit */
     BW_SENDER_HELD
 } bw_sender_state_t;
 
@@ -146,8 +141,7 @@ bool bw_scheduler_put(bw_scheduler_t *scheduler, bw_scheduled_t *frame, const st
 /* Returns the pid of a waiting frame's sender, as in bw_dist_frame_t, or 0 if it is not known. */
 uint64_t bw_scheduler_pid(const bw_scheduled_t *frame);
 
-/* Returns how many bytes of that sender are waiting. It examines at most the 10,000 oldest
- * frames. */
+/* Returns how many bytes of that sender wait. Examines at most the 10,000 oldest frames. */
 uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
 
 /* Removes and returns the frame to send next, or NULL if there is none. The frame must be sent
@@ -166,18 +160,15 @@ bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *cha
  * is now held, which bw_scheduler_next_change does not report. */
 bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t answer);
 
-/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise, a sender that exceeds
- * its limit is held or asked about again the next time that one of its frames is added or
- * removed. */
+/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise, a sender beyond its
+ * limit is held or asked about again when one of its frames is next added or removed. */
 void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
 
-/* Gives the sender with that pid, as in bw_dist_frame_t, a class, which also applies to its waiting
- * frames. The sender keeps the class until it is reset to normal. Returns false, and does not
- * change the class, if out of memory. */
+/* Gives the sender with that pid, as in bw_dist_frame_t, and its waiting frames a class, until it
+ * is reset to normal. Returns false, and does not change the class, if out of memory. */
 bool bw_scheduler_set_class(bw_scheduler_t *scheduler, uint64_t pid, bw_class_t class);
 
-/* Frees the scheduler's memory, including all classes. Waiting frames belong to the user, who must
- * take them out first. */
+/* Frees the scheduler's memory, including all classes. The user must first take out all frames. */
 void bw_scheduler_end(bw_scheduler_t *scheduler);
 
 #endif

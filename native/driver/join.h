@@ -21,8 +21,7 @@
  * This preserves order because the VM does not act on a signal until it has the last fragment. The
  * only part that it reads earlier is the header of the first fragment, which it decodes with the
  * atom cache as it is at that time. So a signal is joined only if its header updates no cache
- * entry, and its fragments are given to the VM before any frame that updates an entry used by the
- * header.
+ * entry, and its fragments are given to the VM before any frame that updates an entry used there.
  *
  * Fragments that do not fit or are too large are not joined: they are passed to the VM unchanged,
  * and it decides what to do. Fragments whose numbers do not count down cause the link to be closed.
@@ -57,16 +56,14 @@ typedef struct {
  * frame, which is `len` bytes long. Returns an index, or -1 if the frame is not joined. */
 int bw_join_begin(bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len);
 
-/* Returns the index of the signal whose next fragment this is, or -1. The payload must be written
- * to bw_join_gap. */
+/* Returns the index of the signal whose next fragment this is, or -1. */
 int bw_join_find(const bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len);
 
 /* Returns where to write the next byte of the signal. */
 uint8_t *bw_join_gap(const bw_joins_t *joins, int index);
 
-/* Records that `bytes` bytes were written to the gap: the entire first fragment, or the payload of
- * a later one. Returns true if bw_join_take must follow, because the signal is complete or must not
- * be joined. */
+/* Records that the entire first fragment, or the payload of a later one, was written to the gap.
+ * Returns true if bw_join_take must follow: the signal is complete or must not be joined. */
 bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes);
 
 /* Ends a join and returns its data. This may change the index of another join. */
@@ -80,7 +77,6 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 #define BW_JOIN_REFUSES (-2)
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 
-/* Frees all incomplete signals. */
 void bw_joins_free(bw_joins_t *joins);
 
 #endif

@@ -6,9 +6,8 @@
 #include <stdint.h>
 
 /*
- * Measures how long a process takes to respond to requests. It keeps the maximum for the current
- * second and for the previous one, so a reader that checks once a second misses nothing. The caller
- * supplies the time.
+ * Measures how long a process takes to respond to requests. It keeps the maximum of this second and
+ * of the previous one, so a reader that checks once a second misses nothing.
  */
 typedef struct {
     uint64_t second, most_us, before_us; /* the maximum in this second and in the previous one */

@@ -15,16 +15,13 @@
  *
  * If the system does not report them, the load average is 65535 and the memory is 0. A node takes a
  * sample once a second (beamway_recorder), and each link sends a given sample to its peer at most
- * once, so a node that stops sampling does not resend stale values. Any thread may call these
- * functions.
+ * once, so a node that stops sampling does not resend stale values. Any thread may call these.
  */
 
-/* The number of samples taken. Links compare it with the number of the last sample that they
- * sent. */
+/* The number of samples taken. Links compare it with that of the last one that they sent. */
 extern _Atomic uint32_t bw_load_samples;
 
-/* Takes a sample. The VM supplies the two arguments; a value that is too large for its field is
- * clamped to the maximum. */
+/* Takes a sample. Arguments from the VM that are too large for their field are clamped. */
 void bw_load_sample(uint64_t cpu_percent, uint64_t run_queue);
 
 /* Returns the last sample, which is valid once bw_load_samples is not 0. */

@@ -77,7 +77,6 @@ static inline bool bw_rounds_are_lone(const bw_rounds_t *rounds)
     return rounds->lone == BW_ROUNDS_LONE;
 }
 
-/* Returns whether frames go out one at a time. */
 static inline bool bw_rounds_are_single(const bw_rounds_t *rounds)
 {
     return rounds->singles == BW_ROUNDS_LONE;

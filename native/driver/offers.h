@@ -17,8 +17,7 @@
  * the caller then still owns the link. */
 uint64_t bw_offer(bw_link_t *link);
 
-/* Removes and returns the link with that number, which the caller then owns, or returns NULL if
- * there is none. */
+/* Removes and returns a link, which the caller then owns, or returns NULL if there is none. */
 bw_link_t *bw_offer_take(uint64_t number);
 
 #endif

@@ -34,16 +34,13 @@ void bw_packing_path_is(bw_packing_t *packing, uint64_t rtt_us)
         packing->is_on = !packing->has_failed && (packing->is_always || rtt_us >= BW_FAR_US);
 }
 
-/* ---- packing ---- */
-
 bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes)
 {
     return packing->is_on && bytes <= BW_UNIT_MAX_BYTES &&
            bw_worth_try(&packing->worth, is_bulk, bytes, ns_of(CLOCK_MONOTONIC));
 }
 
-/* The history of the packer contains bytes that the peer never received, so no more units can be
- * sent. */
+/* The packer's history has bytes that the peer never received, so no more units can be sent. */
 static void give_up(bw_packing_t *packing)
 {
     (void)bw_packing_rests(packing);
@@ -131,8 +128,6 @@ bool bw_packing_rests(bw_packing_t *packing)
     return true;
 }
 
-/* ---- unpacking ---- */
-
 void bw_packing_forget(bw_packing_t *packing)
 {
     if (packing->unpacker)
@@ -173,8 +168,7 @@ bw_unit_state_t bw_packing_hear(bw_packing_t *packing, uint64_t word)
     return BW_UNIT_OK;
 }
 
-/* The buffer has room for one byte more than announced, so that a unit that is too long is
- * detected. */
+/* The buffer has one byte more than announced, so that a unit that is too long is detected. */
 bw_unit_state_t bw_packing_unpack(bw_packing_t *packing, const uint8_t *from, size_t len)
 {
     uint64_t began_ns = used_ns();

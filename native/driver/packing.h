@@ -13,28 +13,23 @@
  * Compresses packets on a link with a session. Several consecutive packets become one unit: a word
  * of the session (frame.h) with the length before and after compression, followed by the compressed
  * bytes. The session numbers, retains and retransmits the bytes of a unit like any others. So it
- * need not know about compression, and neither side has to restart its compressor when a connection
- * is lost.
+ * need not know about compression, and no compressor restarts when a connection is lost.
  *
- * Units are packed in the order in which they are sent. Uncompressed packets and words may be sent
- * between units. A unit consists of complete packets and never contains a word. All calls are made
- * under the port lock.
+ * Units are packed in the order in which they are sent, with uncompressed packets and words between
+ * them. A unit consists of complete packets and contains no word. All calls need the port lock.
  */
 
-/* The maximum size of a unit before compression, which limits how much memory a reader
- * allocates. */
+/* The maximum size of a unit before compression, which limits the memory of a reader. */
 #define BW_UNIT_MAX_BYTES ((size_t)128 * 1024)
 
-/* Packets are gathered for a unit until their total size reaches this limit; the last packet may
- * exceed it. */
+/* Packets are gathered for a unit until they have this size; the last one may exceed it. */
 #define BW_UNIT_BYTES ((size_t)32 * 1024)
 
 /* Compressing a byte uses this many times as much of a call's budget as copying it does. */
 #define BW_UNIT_COST 4
 
-/* Unless `is_always` is set, packets are compressed only while the shortest recent round trip is at
- * least this long. beamway_resume.erl uses the same limit to decide whether a link gets several
- * connections. */
+/* Unless `is_always` is set, packets are compressed only if the shortest recent round trip is at
+ * least this long. From the same limit on, beamway_resume.erl makes several connections. */
 #define BW_FAR_US 5000
 
 typedef struct {
@@ -58,25 +53,22 @@ typedef struct {
     size_t at;         /* how many of the unpacked bytes have been read */
 } bw_packing_t;
 
-/* Allows units in both directions from now on. Compression may use up to `percent` percent of one
- * CPU. */
+/* Allows units in both directions. Packing may use up to `percent` percent of one CPU. */
 void bw_packing_begin(bw_packing_t *packing, const bw_codec_t *codec, bool is_always,
                       unsigned percent);
 
 /* Sets the shortest recent round trip; 0 if it is not known. */
 void bw_packing_path_is(bw_packing_t *packing, uint64_t rtt_us);
 
-/* Returns whether the next packets, which are `bytes` bytes long in total, should be compressed
- * into a unit. */
+/* Returns whether the next packets, `bytes` bytes in total, should be compressed into a unit. */
 bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes);
 
 /* Compresses the frames into a unit without changing them. Returns NULL if out of memory; the
  * caller then sends the frames uncompressed. */
 bw_pending_t *bw_packing_pack(bw_packing_t *packing, const bw_pending_list_t *frames);
 
-/* Called when the link is idle: frees the compressor's history. Returns true if the caller must
- * send the word for an empty unit, which tells the peer that the next unit starts without
- * history. */
+/* Called when the link is idle: frees the compressor's history. If it returns true, the caller must
+ * send the word for an empty unit, so that the peer forgets its history as well. */
 bool bw_packing_rests(bw_packing_t *packing);
 
 typedef enum {

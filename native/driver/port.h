@@ -38,8 +38,7 @@ enum {
                             keeper gets `thin` when one of them is lost while others remain */
     COMMAND_JOIN,  /* number:64 of an offer, epoch:64, bytes already read from the connection -> ;
                       adds a connection, with the same epoch as the first. Or no arguments ->
-                      connections:32 (0 unless the link was SPREAD), the shortest recent round trip
-                      in us:64 */
+                      connections:32 (0 unless SPREAD), the shortest recent round trip in us:64 */
     COMMAND_FAULT, /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; sets a fault
                       (fault.h) for the link once it is active, and for its later connections */
     COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; allowed on any port */
@@ -93,16 +92,15 @@ void port_detach(bw_port_t *self);
 
 bool port_session(bw_port_t *self, uint64_t limit, uint64_t resume_ms);
 
-/* Implements the command DETACH. */
+/* Implements DETACH. */
 bool port_give_up(bw_port_t *self, uint64_t epoch, reply_t *reply);
 
-/* Implements the commands ATTACH and SPREAD. As with port_settle, the caller must not touch `self`
- * afterwards. */
+/* Implements ATTACH and SPREAD. As after port_settle, `self` may be gone. */
 bool port_attach(bw_port_t *self, unsigned command, const char *data, size_t len, reply_t *reply);
 
 /* ---- port_stripes.c: a link over several connections ---- */
 
-/* Implements the command JOIN. As with port_settle, the caller must not touch `self` afterwards. */
+/* Implements JOIN. As after port_settle, `self` may be gone. */
 bool port_join(bw_port_t *self, const char *data, size_t len, reply_t *reply);
 
 /* Takes an offered link, for ATTACH, SPREAD and JOIN. `data` begins with the number of the offer;
@@ -114,8 +112,7 @@ bw_status_t port_take_offer(const char *data, size_t len, bw_link_t **link_p, bw
 /* Wraps the link in the port's fault, if there is one. */
 bw_status_t port_begin_fault(bw_port_t *self, bw_error_t *error_p);
 
-/* Implements the command FAULT. As with port_settle, the caller must not touch `self`
- * afterwards. */
+/* Implements FAULT. As after port_settle, `self` may be gone. */
 bool port_fault(bw_port_t *self, const char *data, size_t len, reply_t *reply);
 
 bool port_socket_fault(const char *data, size_t len, reply_t *reply);

@@ -71,8 +71,7 @@ bool port_attach(bw_port_t *self, unsigned command, const char *data, size_t len
     if (status != BW_OK)
         return true;
     (void)port_begin_fault(self, &error); /* if out of memory, the link works without the fault */
-    /* The resent bytes may end at the position that the last check recorded, which would look as if
-     * nothing had been sent. */
+    /* The resent bytes may end where the last check was, as if nothing had been sent. */
     self->out_at_session = self->pump.session.out.next;
     port_settle(self, pump_begin_polling(&self->pump) && pump_flush(&self->pump) ? WAKE_ASLEEP
                                                                                  : WAKE_FAILED);

@@ -23,9 +23,8 @@ void bw_pulse(uint32_t next_ms);
 /* Announces that there will be no more pulses, so none counts as missing. */
 void bw_pulse_end(void);
 
-/* If a pulse has been missing since the last call with this `seen_p`, that is, if none came for
- * twice the announced time, returns the longest time in milliseconds that the stop can have lasted.
- * Otherwise returns 0. */
+/* Returns the longest time in milliseconds that the process can have been stopped since the last
+ * call with this `seen_p`, or 0 if every pulse came within twice the announced time. */
 int64_t bw_pulse_missed(uint32_t *seen_p);
 
 #endif

@@ -17,8 +17,7 @@
 #include "vm_clock.h"
 
 /*
- * Moves frames between the VM and a link in both directions. All calls are made under the port
- * lock.
+ * Moves frames between the VM and a link in both directions. All calls need the port lock.
  *
  * Output: a frame is copied straight into the ring if it fits. Otherwise it is queued by reference,
  * and the scheduler lets small signals pass the fragments of large ones. While frames are queued,
@@ -88,8 +87,7 @@ typedef struct {
  * the link is corrupt or the packet is larger than a frame may be. */
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 
-/* Sends a keepalive, unless something is queued or the ring is full, because then bytes are flowing
- * anyway. */
+/* Sends a keepalive, unless something is queued or the ring is full: then bytes flow anyway. */
 bool pump_tick(bw_pump_t *pump);
 
 /* How many bytes may gather before they are sent without a flush. */
@@ -121,8 +119,7 @@ static inline uint64_t pump_untold(const bw_pump_t *pump)
     return pump->session.is_on ? pump->bytes_read - pump->session.told : 0;
 }
 
-/* Called when the link is idle: gives memory back to the system. Returns false in the same cases as
- * pump_send. */
+/* Called when the link is idle: gives memory back. Returns false in the same cases as pump_send. */
 bool pump_rest(bw_pump_t *pump);
 
 /* Tells the peer how far this side has read. Returns false in the same cases as pump_send. */
@@ -141,15 +138,13 @@ bool pump_is_attached(const bw_pump_t *pump);
  * `position`. Returns false if that is impossible; the caller then still owns `link`. */
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
 
-/* Continues over the same connection with `faulty`, which wraps the current link in a fault
- * (fault.h). */
+/* Continues over the same connection with `faulty`, which wraps the link in a fault (fault.h). */
 void pump_replace(bw_pump_t *pump, bw_link_t *faulty);
 
 /* Returns how many bytes are queued because there is no room for them. */
 uint64_t pump_queued(const bw_pump_t *pump);
 
-/* Gets the next sender whose state has changed since it was last reported. Returns false if there
- * is none. */
+/* See bw_scheduler_next_change. */
 static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 {
     return pump->scheduler.changed && bw_scheduler_next_change(&pump->scheduler, change);
@@ -159,14 +154,12 @@ static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
  * must call pump_watch about 50 ms later. */
 bool pump_begins_watch(bw_pump_t *pump);
 
-/* Checks whether the peer has taken anything since the last watch. If it has taken nothing in
- * several consecutive watches, the port is busy and no sender is held until it takes something.
- * Sets *again_p to whether the caller must watch again. Returns false in the same cases as
- * pump_send. */
+/* Checks whether the peer has taken anything since the last watch. If it has not, several times in
+ * a row, the port is busy and no sender is held until it does. Sets *again_p to whether the caller
+ * must watch again. Returns false in the same cases as pump_send. */
 bool pump_watch(bw_pump_t *pump, bool *again_p);
 
-/* Tells the scheduler whether the VM suspends a sender that was reported as BW_SENDER_ASKED.
- * Returns false in the same cases as pump_send. */
+/* See bw_scheduler_answer. Returns false in the same cases as pump_send. */
 bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p);
 
 /* Called when the port closes: sends as much as can be sent now. The VM's queue becomes empty once
@@ -192,7 +185,6 @@ void pump_reset(bw_pump_t *pump);
 
 /* ---- pump_wake.c: when to read, when to spin and when to sleep ---- */
 
-/* Gives the pump its link. */
 void pump_start(bw_pump_t *pump, bw_link_t *link);
 
 typedef enum {
@@ -209,9 +201,8 @@ wake_result_t pump_wake(bw_pump_t *pump);
 /* Called when the poller reports that the connection accepts bytes again. */
 wake_result_t pump_has_room(bw_pump_t *pump);
 
-/* Returns whether a write has found that the connection is lost. ERTS may miss the event for it,
- * because an event is lost if it occurs while the port reads on a scheduler that polls
- * (erl_check_io.c). */
+/* Returns whether a write has found that the connection is lost. ERTS loses the event for it if it
+ * occurs while the port reads on a scheduler that polls (erl_check_io.c). */
 static inline bool pump_is_cut(const bw_pump_t *pump)
 {
     const bw_link_t *link = pump->link;

@@ -19,8 +19,7 @@
  * that follow, and larger ones individually, as if they were gathered. */
 #define RUN_FRAME_BYTES 512
 
-/* A message in a mailbox keeps its whole run in memory, so a run holds only a few frames of the
- * maximum size. */
+/* A message in a mailbox keeps its whole run in memory, so a run holds only a few frames. */
 #define RUN_BYTES (2 * 1024)
 
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
@@ -42,8 +41,7 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->join = -1;
 }
 
-/* Returns whether the allocation succeeded. If it failed, sets a separate failure reason, because
- * the peer has done nothing wrong. */
+/* Sets a separate reason if an allocation failed, because the peer has done nothing wrong. */
 static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
 {
     if (!binary)
@@ -61,8 +59,7 @@ static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
     return true;
 }
 
-/* Starts to receive the first or the next fragment of a signal that is being joined. Returns false
- * if the frame is not joined. */
+/* Starts the first or the next fragment of a signal. Returns false if it is not joined. */
 static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
                            size_t *head_bytes_p)
 {
@@ -80,8 +77,7 @@ static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8
     return true;
 }
 
-/* Passes a frame to the VM. Returns false if it is a distribution signal that the VM cannot
- * read. */
+/* Returns false if the frame is a distribution signal that the VM cannot read. */
 static bool hand_over(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     if (driver_output_binary(pump->port, NULL, 0, binary, offset, len) >= 0)
@@ -123,7 +119,6 @@ static bool give_whole(bw_pump_t *pump, ErlDrvBinary *binary)
     return is_read;
 }
 
-/* Records that `bytes` bytes of a fragment have been written to the gap. */
 static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
 {
     bw_joined_t joined;
@@ -137,7 +132,6 @@ static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
     return is_read;
 }
 
-/* Passes a complete distribution frame to the VM, in a binary that also holds others. */
 static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
 {
     const uint8_t *frame = (const uint8_t *)run->orig_bytes + offset;
@@ -158,8 +152,7 @@ static uint64_t end_of_memory(const bw_pump_t *pump)
     return bw_least(pump->gathered_end, (uint64_t)pump->gathered->orig_size - pump->gathered_from);
 }
 
-/* Returns where to write the next byte of the frame; *bytes_p is how many bytes may be written
- * before the padding. */
+/* Returns where to write the next byte; *bytes_p is how many may be written before the padding. */
 static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
 {
     uint64_t done = bw_least(pump->gathered_len, pump->gathered_end);
@@ -198,8 +191,7 @@ static bool advance(bw_pump_t *pump, size_t n)
                           : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
-/* Copies bytes of the frame from the span: at most `most` bytes, and no more than there is memory
- * for. Sets *used_p to the number of bytes copied. */
+/* Copies at most `most` bytes of the frame, and no more than there is memory for. */
 static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
     uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
@@ -212,8 +204,7 @@ static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most
     return advance(pump, *used_p);
 }
 
-/* Like gather, but reads from the carrier directly instead of from the ring, if the carrier
- * supports it. *used_p is 0 if the bytes are in the ring. */
+/* Like gather, but past the ring, if the carrier supports it and the ring is empty. */
 static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
 {
     bw_link_t *link = pump->link;
@@ -240,7 +231,6 @@ void pump_reset(bw_pump_t *pump)
     bw_packing_forget(&pump->packing);
 }
 
-/* Returns whether a frame is copied in a run together with those that follow it. */
 static bool begins_run(const bw_frame_t *frame, size_t avail)
 {
     return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
@@ -259,8 +249,7 @@ static bool hear_load(bw_pump_t *pump, const uint8_t *at)
     return true;
 }
 
-/* Handles a word from the peer, whose payload is at `at`. Returns false if the link must be
- * closed. */
+/* Handles a word, whose payload is at `at`. Returns false if the link must be closed. */
 static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
 {
     pump->session.told += BW_WORD_BYTES;
@@ -287,8 +276,7 @@ static bool give_next(bw_pump_t *pump, ErlDrvBinary *run, size_t used, const bw_
     }
 }
 
-/* Copies the first bytes of the span and passes the complete frames in the copy to the VM. *used_p
- * is the total size of those frames. */
+/* Passes the complete frames in a copy of the first bytes to the VM. *used_p is their size. */
 static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
                               size_t *used_p)
 {
@@ -316,23 +304,19 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     return is_read && used > 0 ? PUMP_MORE : PUMP_FAILED;
 }
 
-/* Copies the first bytes of a frame. They are read only once, because the peer can overwrite
- * them. */
+/* Reads each byte only once, because the peer can overwrite it. */
 static void read_head(const uint8_t *at, const bw_frame_t *frame, uint8_t *head, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         head[i] = ((const volatile uint8_t *)at)[frame->head + i];
 }
 
-/* Returns whether enough of a frame has arrived to start receiving it. */
 static bool can_begin(const bw_frame_t *frame, size_t avail)
 {
     return avail >= frame->size ||
            (frame->len > GATHER_PART_BYTES && avail >= frame->head + BW_FRAGMENT_HEAD_BYTES);
 }
 
-/* Starts to receive a frame that has arrived at least in part. *used_p is how many bytes were
- * consumed. */
 static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
                                  size_t *used_p)
 {
@@ -356,8 +340,7 @@ static pump_result_t unit_result(bw_pump_t *pump, bw_unit_state_t state)
     return PUMP_FAILED;
 }
 
-/* Starts to receive the unit that follows its word. The word of an empty unit need not be
- * acknowledged. */
+/* The word of an empty unit need not be acknowledged. */
 static pump_result_t begin_unit(bw_pump_t *pump, const uint8_t *at, budget_t *budget,
                                 size_t *used_p)
 {
@@ -482,8 +465,7 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= bw_least(used, budget->bytes);
-        /* Once part of a frame has been read, the carrier reads the rest directly into its
-         * place. */
+        /* The carrier can read the rest of the frame directly into its place. */
         if (result == PUMP_IDLE && used > 0 && pump->gathered && pump->link->ops->read)
             continue;
         if (result != PUMP_MORE)

@@ -12,8 +12,7 @@
  * pump_in.c and pump_poll.c call none of the others. Functions that run for each frame are inline.
  */
 
-/* How much one call may write on a scheduler thread. Copying this much takes well under a
- * millisecond at 4 GB/s. */
+/* How much one call may write on a scheduler: well under a millisecond of copying at 4 GB/s. */
 #define BUDGET_BYTES (1024 * 1024)
 
 /* How much one call may read; a small frame takes about 1 us. Reading costs more per byte than
@@ -50,8 +49,7 @@ static inline bool pump_has_output(const bw_pump_t *pump)
  * immediately if only the budget has been used up. Returns false if the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
 
-/* Records that `bytes` bytes were committed or written directly to the carrier, so they may have to
- * be flushed. */
+/* Records that `bytes` bytes were committed, which may have to be flushed. */
 static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
 {
     if (!pump->is_deferred)
@@ -64,14 +62,12 @@ void pump_start_frames(bw_pump_t *pump);
 
 /* ---- pump_in.c ---- */
 
-/* Like pump_receive, but with the remaining budget of the caller, from which it subtracts what it
- * has read. */
+/* Like pump_receive, but subtracts what it has read from the caller's budget. */
 pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
 
 /* ---- pump_poll.c ---- */
 
-/* Makes the VM poll for the events that the link now wants. Must be called after anything that may
- * change them. */
+/* Polls for the events that the link wants; must be called after anything that may change them. */
 void pump_poll(bw_pump_t *pump);
 
 /* Asks for another call to this pump soon, after other ports have had their turn. */

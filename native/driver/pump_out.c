@@ -7,26 +7,21 @@
 #include "load.h"
 
 /*
- * The output path for distribution frames. While nothing is queued, a small frame is copied
- * straight into the ring. If there is no room, the frame and every frame after it are queued in the
- * scheduler, which decides what to send next. Only a little may be queued below the scheduler (a
+ * The output path for distribution frames. Only a little may be queued below the scheduler (a
  * window of the ring, or as much as the socket accepts), because bytes there cannot be overtaken.
  */
 
 /* Fragments are kept out of the ring while it contains at least this many bytes, so that small
  * signals can overtake them. If nothing has passed fragments for a while, the limit is four times
- * as high, which gives this node, if it sleeps, time to wake up while the peer reads half of these
- * bytes. */
+ * as high, which gives a sleeping node time to wake up while the peer reads half of them. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 #define WIDE 4
 
-/* From this size on, writing directly to the carrier instead of through the ring is worth a system
- * call. */
+/* From this size on, writing directly instead of through the ring is worth a system call. */
 #define DIRECT_BYTES (32 * 1024)
 
-/* How many bytes are offered to a socket in one call. Each call causes work for the peer and its
- * kernel, so a large value is better for them, but bytes that the socket has accepted can no longer
- * be overtaken. */
+/* How many bytes are offered to a socket at once. Fewer would mean more work for the peer and its
+ * kernel, but bytes that the socket has accepted cannot be overtaken. */
 #define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
 
@@ -42,12 +37,10 @@
 #define QUIET_WATCHES 2
 #define QUIET_WATCHES_FAR 10
 
-/* Gathered bytes must stay below the limit at which a sender is held, because pump_flush does not
- * report senders. */
+/* Gathered bytes must stay below a sender's limit, because pump_flush does not report senders. */
 _Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
-/* How many times one call retries if room becomes available after its last write and before it arms
- * the link. */
+/* How often one call retries if room appears between its last write and arming the link. */
 #define ROUNDS 4
 
 static void set_busy(bw_pump_t *pump, bool busy)
@@ -82,8 +75,6 @@ uint64_t pump_queued(const bw_pump_t *pump)
     return pump->scheduler.counts.bytes + pump->under_way.bytes;
 }
 
-/* Puts one byte into the VM's queue, because the VM calls the driver before it closes a port whose
- * queue is not empty. */
 static bool put_token(bw_pump_t *pump)
 {
     char token = 0;
@@ -112,8 +103,7 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }
 
-/* Appends the frames in the list to `under_way`, compressed into one unit if `is_unit` and there is
- * memory for it. */
+/* Appends the frames, compressed into one unit if `is_unit` and there is memory for it. */
 static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_unit)
 {
     bw_pending_t *unit = is_unit ? bw_packing_pack(&pump->packing, frames) : NULL;
@@ -132,8 +122,7 @@ static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_un
         bw_pending_append(&pump->under_way, unit);
 }
 
-/* Compresses the staged bytes into a unit and sends it. `under_way` is empty, so the order is
- * preserved. */
+/* `under_way` is empty, so the order is preserved. */
 static bw_status_t pack_staged(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -149,8 +138,6 @@ static bw_status_t pack_staged(bw_pump_t *pump)
     return status == BW_AGAIN ? BW_OK : status;
 }
 
-/* Sends the staged bytes in the session's chunk. Bytes that the connection does not accept are
- * queued ahead of everything else. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
     bw_session_t *session = &pump->session;
@@ -225,7 +212,6 @@ static void copy(uint8_t *to, const SysIOVec *iov, int count)
     }
 }
 
-/* Like stage, but copies into the session's chunk. */
 static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int count, size_t size)
 {
     bw_session_t *session = &pump->session;
@@ -327,7 +313,6 @@ static void note_passing(bw_pump_t *pump, const bw_scheduled_t *frame)
         pump->unpassed_bytes = 0;
 }
 
-/* Returns whether a fragment may go into the ring. */
 static bool is_window_open(bw_pump_t *pump)
 {
     uint64_t wanted = pump->ring_bytes - window(pump);
@@ -365,8 +350,7 @@ static void take(bw_pump_t *pump, bw_pending_list_t *to)
     bw_pending_append(to, frame->user);
 }
 
-/* Takes frames for one unit. Returns its cost for the budget, or 0 if the frames are sent
- * uncompressed. */
+/* Returns the unit's cost for the budget, or 0 if its frames are sent uncompressed. */
 static uint64_t take_unit(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -435,7 +419,6 @@ static bool shall_be_busy(const bw_pump_t *pump)
     return !has_bulk || small > SMALL_BYTES / 2;
 }
 
-/* Returns how much room there must be before the pump continues. */
 static uint64_t room_to_await(const bw_pump_t *pump)
 {
     return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
@@ -595,8 +578,7 @@ static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
         traffic_count(&pump->traffic, frame.sender, stands_for);
 }
 
-/* Sends or queues a frame. All fragments, and all frames that have to wait, must go through the
- * scheduler. */
+/* All fragments, and all frames that have to wait, go through the scheduler. */
 static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -682,8 +664,7 @@ static bw_status_t tell_load(bw_pump_t *pump)
     return put_word(pump, bytes, sizeof bytes);
 }
 
-/* Stages the words that have been waiting for a frame or a tick, because on their own they would
- * cost both nodes a wake-up. */
+/* These words wait for a frame or a tick, because alone they would wake both nodes. */
 static bw_status_t put_waiting_words(bw_pump_t *pump)
 {
     bw_status_t status = tell_load(pump);
@@ -821,8 +802,7 @@ void pump_be_packets(bw_pump_t *pump)
 
 void pump_start_frames(bw_pump_t *pump)
 {
-    /* If both sides share the ring, the reader reports room byte by byte, otherwise half a ring at
-     * a time. */
+    /* The reader of a shared ring reports room byte by byte, others half a ring at a time. */
     pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
                        ? bw_least(WINDOW_BYTES, pump->half_ring)
                        : pump->half_ring;

@@ -15,9 +15,8 @@ static void change_polling(bw_pump_t *pump, int mode, int on)
         pump->polls ^= mode;
 }
 
-/* A connection is polled for input even if it is not armed. It is not polled while the poller is
- * spinning anyway, or while a fault leaves bytes in the connection, because those would make the
- * poller call again and again. */
+/* A connection is polled for input even if it is not armed, but not while the poller is spinning,
+ * or while a fault leaves bytes in it, which would make the poller call again and again. */
 void pump_poll(bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;

@@ -2,8 +2,7 @@
 #include "detached_link.h"
 #include "pump_inside.h"
 
-/* How many times one call retries if the peer publishes after the last read and before the link is
- * armed. */
+/* How often one call retries if the peer publishes between its last read and arming the link. */
 #define ROUNDS 4
 
 /* A position in the input, from which the spin policy counts frames and bytes. */
@@ -21,7 +20,6 @@ static uint32_t load_since(const bw_pump_t *pump, mark_t before)
     return bw_spin_load(pump->frames_in - before.frames, pump->bytes_read - before.bytes);
 }
 
-/* Updates the spin policy: the frames since the mark have been read and the ring is now empty. */
 static void learn(bw_pump_t *pump, mark_t before)
 {
     if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
@@ -35,8 +33,7 @@ static wake_result_t asleep(bw_pump_t *pump)
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
 }
 
-/* Ends a round of spinning: arms the link, or, if there is something to read, has the poller call
- * again immediately. */
+/* Ends spinning: arms the link, or has the poller call again if there is something to read. */
 static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);
@@ -46,8 +43,6 @@ static wake_result_t arm_or_wake(bw_pump_t *pump)
         pump_come_back(pump);
     return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
 }
-
-/* ---- a link that outlives its connections ---- */
 
 void pump_detach(bw_pump_t *pump)
 {
@@ -86,8 +81,6 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
                : result;
 }
 
-/* ---- rounds ---- */
-
 /* Reads until the ring is empty and the link is armed. If `readable`, the descriptor is readable,
  * and remains so until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
@@ -122,8 +115,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
-    /* Other ports run before this descriptor is polled again, so room that the doorbell has
-     * announced must be used now. */
+    /* Other ports run before this descriptor is polled again, so any room must be used now. */
     if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
     /* Reading from the kernel may also have cleared the descriptor. */

@@ -27,7 +27,6 @@ typedef struct bw_pending {
     ErlDrvBinary **binv;
 } bw_pending_t;
 
-/* Frames in the order in which they will be sent. */
 typedef struct {
     bw_pending_t *first, *last;
     uint64_t bytes;
@@ -47,8 +46,7 @@ void bw_pending_prepend(bw_pending_list_t *list, bw_pending_t *frame);
 /* Inserts the frame as early as possible, but not in the middle of another frame. */
 void bw_pending_insert(bw_pending_list_t *list, bw_pending_t *frame);
 
-/* Gathers the next bytes: at most `most` bytes, in at most `count` pieces. Returns the number of
- * pieces. */
+/* Gathers at most `most` bytes in at most `count` pieces, and returns the number of pieces. */
 int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int count,
                       uint64_t most);
 
@@ -56,8 +54,7 @@ int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int c
  * moved to the end of `out`, whose `bytes` count only complete frames. */
 void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes, bw_pending_list_t *out);
 
-/* Frees the frames of `out` that end within its first `bytes` bytes. Returns the total size of
- * those frames. */
+/* Frees the frames of `out` that end within its first `bytes` bytes. Returns their size. */
 uint64_t bw_pending_drop(bw_pending_list_t *out, uint64_t bytes);
 
 /* Moves sent bytes, except the first `bytes` of them, from `out` back to the front of the list, so

@@ -38,8 +38,6 @@ static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
         tell(self, other, sizeof other / sizeof *other);
 }
 
-/* Reports each sender that fills the link by itself, so that the keeper holds it. Also asks the
- * keeper to watch the peer if many bytes are queued for it. */
 void senders_tell_all(senders_t *self)
 {
     ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};

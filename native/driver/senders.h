@@ -13,8 +13,7 @@
  *
  * The messages to the keeper are {hold, Pid} and {release, Pid} for senders that must wait or may
  * continue, {ask, Pid, Key, Patience} for a sender that must wait if the VM suspends it, and
- * `watch` when the keeper must start watching the peer. Nothing is sent until a keeper has been
- * set.
+ * `watch` when the keeper must start watching the peer. None is sent before there is a keeper.
  */
 enum {
     COMMAND_WATCH = 12, /* -> 1 to watch again about 50 ms later, 0 to wait for `watch` */

@@ -44,7 +44,6 @@ uint8_t *bw_session_gap(bw_session_t *session, size_t size)
     return session->chunk ? (uint8_t *)session->chunk->orig_bytes + session->end : NULL;
 }
 
-/* Appends the new bytes to the last retained frame if they directly follow it. */
 static bool extend_last(bw_session_t *session, size_t bytes)
 {
     bw_pending_t *last = session->kept.first ? session->kept.last : NULL;

@@ -15,21 +15,17 @@
  * (outgoing.h), and retain references to the bytes that the peer is not known to have read. When a
  * connection is lost, each side stops reading from it, so its read position no longer changes. Over
  * the next connection both sides exchange these positions, and each continues from there.
- * `docs/dev/session.md` describes the whole protocol, including who may connect, which this code
- * does not decide.
+ * `docs/dev/session.md` describes the whole protocol, including who may connect.
  *
  * The reader also reports its position in its own frames (frame.h). The bytes of these frames are
- * numbered like all others, so the same report may arrive twice; a position lower than the last one
- * has no effect.
+ * numbered like all others, so the same report may arrive twice; a lower position has no effect.
  *
- * Small frames are copied into a chunk. Sent bytes are retained as a reference to their part of the
- * chunk, so each byte is copied only once, just as without a session. All calls are made under the
- * port lock.
+ * Small frames are copied into a chunk, and retained as references to it, so each byte is copied
+ * only once, just as without a session. All calls need the port lock.
  */
 
-/* The maximum size of a chunk of small frames. The first chunk is small, because a node may have
- * thousands of links that are hardly used. If a chunk is full before the peer has read it, the next
- * chunk is twice as large. */
+/* The sizes of chunks. The first is small, because a node may have thousands of links that are
+ * hardly used; if a chunk is full before the peer has read it, the next is twice as large. */
 #define BW_SESSION_CHUNK_BYTES ((size_t)128 * 1024)
 #define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)512)
 
@@ -60,15 +56,13 @@ static inline bool bw_session_is_full(const bw_session_t *session)
  * chunk. Returns NULL if the staged bytes must be sent first, or if out of memory. */
 uint8_t *bw_session_gap(bw_session_t *session, size_t size);
 
-/* Records that the first `bytes` of the staged bytes have been sent. Returns false if out of
- * memory. */
+/* Records that `bytes` of the staged bytes have been sent. Returns false if out of memory. */
 bool bw_session_sent(bw_session_t *session, size_t bytes);
 
 /* Turns the remaining staged bytes into a queued frame. Returns NULL if out of memory. */
 bw_pending_t *bw_session_rest(bw_session_t *session);
 
-/* Records that the peer has read up to `position`. Returns false if the peer cannot have read that
- * far. */
+/* Records that the peer has read up to `position`. Returns false if that is impossible. */
 bool bw_session_acknowledged(bw_session_t *session, uint64_t position);
 
 /* Prepares for the next connection: puts everything after `position`, up to which the peer has

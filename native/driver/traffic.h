@@ -9,8 +9,7 @@
  * Finds the processes that have sent the most over a link, using a fixed number of counters ("space
  * saving": Metwally, Agrawal, El Abbadi, Efficient Computation of Frequent and Top-k Elements in
  * Data Streams, 2005). A process without a counter takes over the one with the lowest value and
- * saves that value in `before`, so the process itself has sent between `bytes - before` and
- * `bytes`.
+ * saves that value in `before`, so it has itself sent between `bytes - before` and `bytes`.
  *
  * Every fragment is counted. For other frames, the sender is read only about once per 16 KB, and is
  * charged with all bytes since the last sample, so the bytes counted for each sender are

@@ -25,8 +25,7 @@ static bw_turn_t *meld(bw_turn_t *one, bw_turn_t *other)
     return above;
 }
 
-/* Merges siblings into one heap: first in pairs from left to right, then all pairs from right to
- * left. */
+/* Merges siblings into a heap: in pairs from left to right, then all pairs from right to left. */
 static bw_turn_t *meld_siblings(bw_turn_t *first)
 {
     bw_turn_t *pairs = NULL, *heap = NULL;

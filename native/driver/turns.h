@@ -43,8 +43,7 @@ static inline bw_turn_t *bw_turns_next(const bw_turns_t *turns)
 
 void bw_turns_put(bw_turns_t *turns, bw_turn_t *turn);
 
-/* Removes a message. `bytes` is the size of the fragment that is being sent, or 0 if the message is
- * removed for another reason. */
+/* `bytes` is the size of the fragment that is being sent, or 0 if there is another reason. */
 void bw_turns_remove(bw_turns_t *turns, bw_turn_t *turn, uint64_t bytes);
 
 #endif
