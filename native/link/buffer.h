@@ -43,8 +43,7 @@ static inline uint8_t *bw_buffer_place(const bw_buffer_t *buffer, uint64_t posit
     return buffer->data + ((position - buffer->origin) & (buffer->size - 1));
 }
 
-/* Returns how many bytes may be backed by memory, including those used before the ring was last
- * rewound. */
+/* Returns how many bytes may be backed by memory, including those from before the last rewind. */
 static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
 {
     uint64_t since = bw_least(buffer->head - buffer->origin, buffer->size);
@@ -52,7 +51,6 @@ static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
     return since > buffer->used ? since : buffer->used;
 }
 
-/* Rewinds the buffer to its beginning if it is empty. */
 static inline void bw_buffer_rewind(bw_buffer_t *buffer)
 {
     if (bw_buffer_fill(buffer) > 0)
@@ -83,8 +81,7 @@ static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
     buffer->origin += n;
 }
 
-/* Removes all bytes from the buffer as if they had never been put there. They remain readable in
- * place until the next put. */
+/* Undoes the puts of unread bytes, which remain readable in place until the next put. */
 static inline void bw_buffer_drop(bw_buffer_t *buffer)
 {
     buffer->used = bw_buffer_used(buffer);
@@ -102,7 +99,6 @@ static inline bool bw_buffer_put(bw_buffer_t *buffer, const void *bytes, size_t 
     return true;
 }
 
-/* Takes at most `most` bytes out of the buffer and returns how many. */
 static inline size_t bw_buffer_get(bw_buffer_t *buffer, void *to, size_t most)
 {
     size_t n = bw_least(bw_buffer_fill(buffer), most);
@@ -122,7 +118,6 @@ static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name
     return buffer_p->data ? BW_OK : bw_fail_system(error_p, step, errno);
 }
 
-/* Returns whether bw_buffer_trim can give memory back. */
 static inline bool bw_buffer_has_spare(const bw_buffer_t *buffer)
 {
     return bw_buffer_used(buffer) > BW_BUFFER_KEPT_BYTES;

@@ -4,8 +4,7 @@
 
 #include <stdint.h>
 
-/* Write and read numbers of 1 to 8 bytes in network order. bw_put and bw_get return the address
- * after the number. */
+/* Numbers of 1 to 8 bytes in network order. bw_put and bw_get return the address after them. */
 static inline uint8_t *bw_put(uint8_t *at, uint64_t number, int bytes)
 {
     for (int i = bytes - 1; i >= 0; i--, number >>= 8)

@@ -19,9 +19,8 @@
 BW_CARRIERS(BW_DECLARE_CARRIER)
 #define BW_ADDRESS_OF(carrier) &carrier,
 
-/* The other carriers are shared objects that export this function. It returns the table, or NULL
- * with *error_p set if the host does not support such links or the object has a different version.
- * Any thread may call it. */
+/* The other carriers are shared objects that export this function. It returns NULL, with *error_p
+ * set, if the host has no such links or the version differs. Any thread may call it. */
 #define BW_CARRIER_VERSION 8
 #define BW_CARRIER_SYMBOL "bw_carrier"
 typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p);

@@ -10,12 +10,10 @@
 
 /*
  * Frames on a ring: an 8-byte header (length, magic, kind), the payload, and padding to the next
- * multiple of 8. A frame may be larger than the ring; it is then written and read in pieces, the
- * header first.
+ * multiple of 8. A frame larger than the ring is written and read in pieces, header first.
  *
  * The header is in the host's byte order, because both ends are on the same host or have agreed on
- * the byte order during setup. The bytes come from the peer, so bw_frame_parse copies the header
- * before it checks it.
+ * the byte order during setup. The bytes come from the peer, so bw_frame_parse checks a copy of it.
  */
 
 #define BW_FRAME_HEADER_BYTES 8u
@@ -87,13 +85,10 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
     return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
 }
 
-/*
- * Packets in the format that every Erlang node uses over TCP: a 4-byte length in network order,
- * followed by the payload. An empty packet is a tick.
- */
+/* Packets in the format that every Erlang node uses over TCP: a 4-byte length in network order,
+ * followed by the payload. An empty packet is a tick. */
 #define BW_PACKET_HEADER_BYTES 4u
 
-/* Like bw_frame_parse. */
 static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, bw_frame_t *frame_p)
 {
     uint64_t len;
@@ -110,10 +105,8 @@ static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, 
     return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
 }
 
-/*
- * Packets between two nodes whose link outlives its connections (driver/session.h). A length that
- * is impossible for a packet introduces a word, a control message of 8 bytes in network order.
- */
+/* Packets between two nodes whose link outlives its connections (driver/session.h). A length that
+ * is impossible for a packet introduces a word, a control message of 8 bytes in network order. */
 #define BW_WORD_BYTES 12u
 #define BW_WORD_MASK 0xFFFFFF00u
 
@@ -122,7 +115,6 @@ static inline void bw_word_put(uint8_t *at, bw_frame_kind_t kind, uint64_t numbe
     bw_put(bw_put(at, BW_WORD_MASK | kind, BW_PACKET_HEADER_BYTES), number, 8);
 }
 
-/* Like bw_packet_parse. */
 static inline bw_frame_state_t bw_session_parse(const uint8_t *at, size_t avail,
                                                 bw_frame_t *frame_p)
 {

@@ -31,8 +31,7 @@ enum {
     /* Both ends map the same rings, so bytes that a process has committed can be read even after it
      * has died. */
     BW_CAP_SHARED_RINGS = 1,
-    /* The link detects that the peer's process has died. Without this, something outside the link
-     * must report it. */
+    /* The link detects that the peer's process has died. If not, something else must report it. */
     BW_CAP_TELLS_DEATH = 2,
     /* Bytes count as released once the peer's kernel has received them. Whether they were read is
      * not known until the peer has ended its stream. */
@@ -99,9 +98,8 @@ typedef struct {
 
 /* The resources of a closed link that still have to be freed. */
 typedef struct {
-    int fd;     /* the polled descriptor */
-    int socket; /* a socket with many unread bytes to discard, or with `unsent` to send; -1 if there
-                   is none */
+    int fd;              /* the polled descriptor */
+    int socket;          /* a socket with unread bytes to discard or `unsent` to send, or -1 */
     struct iovec map[3]; /* mapped memory; iov_base is NULL if there is none */
     struct iovec unsent; /* bytes in one of the maps that must first be sent over the socket */
 } bw_leftover_t;
@@ -120,8 +118,7 @@ void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms);
  * is NULL, frees it and closes `fd`. */
 void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p);
 
-/* Used by carriers. Discards unread bytes from a socket, 0.5 MB per round. Returns true if there
- * may be more. */
+/* For carriers. Discards unread bytes, 0.5 MB per round. Returns true if there may be more. */
 bool bw_discard(int socket, int rounds);
 
 typedef struct {
@@ -134,9 +131,8 @@ typedef struct {
      * Returns BW_OK, or sets *error_p to the reason. Any thread may call it. It may take a few
      * milliseconds. */
     bw_status_t (*probe)(uint64_t ring_bytes, bw_error_t *error_p);
-    /* Both start setting up a link. On BW_OK, *link_p is the link, which the caller must close.
-     * After an error (INVALID, REFUSED, LIMIT, SYSTEM) there is nothing to close, and *error_p has
-     * the reason. */
+    /* Both start setting up a link. On BW_OK, the caller must close *link_p. After an error
+     * (INVALID, REFUSED, LIMIT, SYSTEM) there is nothing to close, and *error_p has the reason. */
     bw_status_t (*listen)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     bw_status_t (*connect)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     /* Clears the event on `fd` and reports the progress of the setup. */
@@ -152,8 +148,7 @@ typedef struct {
     /* Finds contiguous writable bytes, if possible `want` or more. Returns BW_OK, BW_AGAIN or
      * BW_CORRUPT. */
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
-    /* Publishes the first n bytes of the reserved span and rings the doorbell if the peer is
-     * asleep. */
+    /* Publishes the first n bytes of the span and rings the doorbell if the peer is asleep. */
     void (*commit)(bw_link_t *link, size_t n);
     /* All three are NULL if commit does everything. After `defer`, a commit makes no system call.
      * The peer is notified by the next flush, if one is needed, and at the latest when the link is
@@ -164,24 +159,21 @@ typedef struct {
     void (*flush)(bw_link_t *link, bw_span_t *rest_p);
     /* Finds contiguous readable bytes. Returns BW_OK, BW_AGAIN or BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
-    /* Frees the first n bytes of the peeked span and rings the doorbell if the peer is waiting for
-     * free space. */
+    /* Frees the first n bytes of the span and rings the doorbell if the peer waits for space. */
     void (*release)(bw_link_t *link, size_t n);
     /* Both are NULL if bytes can only go through the ring. `write` sends as many bytes as possible
      * without a copy, after everything that was committed. BW_OK: the rest may be reserved and
      * committed. BW_AGAIN: nothing can be sent now; arm_write reports when that changes. */
     bw_status_t (*write)(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p);
     /* Reads at most `most` bytes directly into `to`. BW_OK: *got_p bytes were read; 0 if the bytes
-     * are in the ring or the link has ended, which peek then reports. BW_AGAIN: there are none, as
-     * peek would also report. */
+     * are in the ring or the link has ended, which peek then reports. BW_AGAIN: there are none. */
     bw_status_t (*read)(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p);
     /* Request one wake-up on `fd`; must be called before each wait. arm_read waits for more bytes
      * than the last peek returned, and arm_write for `room` writable bytes. As long as the peer
      * reads and does not close, the wake-up for room is guaranteed if `room` is at most half the
      * ring, or, with BW_CAP_SHARED_RINGS, at most the size of the ring minus 32 KB. BW_OK: armed.
-     * BW_AGAIN: the condition already holds, so nothing is armed. BW_CORRUPT: arm_read also returns
-     * this if the link has ended and nothing remains to be read except the rest of the last
-     * peek. */
+     * BW_AGAIN: the condition already holds, so nothing is armed. arm_read also returns BW_CORRUPT
+     * if the link has ended and nothing remains except the rest of the last peek. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
     /* Returns the descriptor to poll. It belongs to the link and never changes, except that with
@@ -190,8 +182,7 @@ typedef struct {
     /* Both are NULL if the descriptor becomes readable for every armed event. Otherwise the
      * descriptor is the connection itself, to be polled level-triggered. `wants` returns the events
      * of poll(2) to poll for: POLLIN if the link is armed for reading, POLLOUT while the connection
-     * accepts nothing. Any other call may change them. The user passes the events that occurred to
-     * `is_ready`. */
+     * accepts nothing. Any other call may change them. `is_ready` gets those that occurred. */
     short (*wants)(const bw_link_t *link);
     void (*is_ready)(bw_link_t *link, short events);
     /* Returns whether nothing more can be sent over the connection. If so, only bytes that have
@@ -209,8 +200,7 @@ typedef struct {
     /* Clears the event on `fd`. A user that does not know which events occurred calls this instead
      * of is_ready. Must be called before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
-    /* Makes `fd` readable, so that the poller calls this link again. NULL if `wants` is not
-     * NULL. */
+    /* Makes `fd` readable, so that the poller calls again. NULL if `wants` is not NULL. */
     void (*wake_self)(bw_link_t *link);
     /* Gives memory of an idle outgoing ring back to the system, one piece per call. Returns true if
      * there is more. Does nothing unless the peer has read everything. */
@@ -218,21 +208,18 @@ typedef struct {
     /* Returns whether trim may have memory to give back. NULL or true if not known. */
     bool (*has_spare)(const bw_link_t *link);
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
-    /* Returns true if the peer has closed its end cleanly and everything that it wrote has been
-     * released. */
+    /* Returns true if the peer has closed cleanly and everything that it wrote is released. */
     bool (*is_finished)(bw_link_t *link);
     /* Returns true if the peer's process is known to have exited. Then nothing more will arrive,
      * and only the bytes that have already arrived can be read. NULL or false if not known. */
     bool (*is_orphan)(bw_link_t *link);
     /* Leaves the connection intact for another process that has a descriptor for it. The caller
-     * must then close the link; in this case, closing sends nothing. NULL if the carrier cannot do
-     * that. */
+     * must then close the link, which sends nothing. NULL if the carrier cannot do that. */
     void (*leave)(bw_link_t *link);
     /* Returns whether the peer has violated the protocol, so that another connection would not
      * help. NULL or false if not known. */
     bool (*is_corrupt)(const bw_link_t *link);
-    /* Returns why the link has become unusable, as text suitable for an atom, or NULL if the
-     * carrier does not know. */
+    /* Returns why the link is unusable, as text for an atom, or NULL if it is not known. */
     const char *(*reason)(bw_link_t *link);
     /* Closes everything and frees the link. If `left_p` is not NULL, the slow part is left to the
      * caller, which must also close the polled descriptor once its poller no longer uses it. */

@@ -78,8 +78,7 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room)
         return BW_CORRUPT;
     if (tx_free(tx) < room)
         return BW_OK;
-    /* The consumer may already have answered the request, which only causes an unnecessary
-     * doorbell. */
+    /* The consumer may already have answered, which only causes an unnecessary doorbell. */
     atomic_store(&tx->shared->writer_wants, 0);
     return BW_AGAIN;
 }
@@ -95,8 +94,7 @@ bool bw_tx_close(bw_tx_t *tx)
     return bw_tx_alert(tx);
 }
 
-/* Accepts the peer's head if it is between the last known one and the one that makes the ring
- * full. */
+/* Accepts the peer's head if it is between the last known one and that of a full ring. */
 static bool rx_refresh(bw_rx_t *rx)
 {
     uint64_t head = atomic_load(&rx->shared->head);

@@ -34,8 +34,7 @@
  * wake-up is lost. native/test/spin/doorbell.pml verifies this.
  */
 
-/* `alignas` puts fields that one side writes often on different cache lines from those that the
- * other side polls. */
+/* `alignas` separates fields that one side writes often from those that the other side polls. */
 typedef struct {
     /* written by the producer (D) */
     alignas(64) _Atomic uint64_t head;
@@ -65,8 +64,7 @@ typedef struct {
     size_t len;
 } bw_span_t;
 
-/* The producer's end. All calls on one bw_tx_t are made by one thread at a time (in the driver:
- * under the port lock). */
+/* The producer's end. One thread at a time calls it (in the driver: under the port lock). */
 typedef struct {
     bw_ring_shared_t *shared;
     uint8_t *data;
@@ -98,11 +96,9 @@ void bw_tx_attach(bw_tx_t *tx, bw_ring_shared_t *shared, uint8_t *data, uint64_t
 void bw_rx_attach(bw_rx_t *rx, bw_ring_shared_t *shared, const uint8_t *data, uint64_t size,
                   uint64_t start);
 
-/*
- * Returns the free bytes at head. Reads the peer's tail only if fewer than `want` bytes are known
+/* Returns the free bytes at head. Reads the peer's tail only if fewer than `want` bytes are known
  * to be free. Returns BW_OK with span_p->len > 0 (perhaps less than `want`), BW_AGAIN if the ring
- * is full, or BW_CORRUPT. The span is valid until the next bw_tx_publish.
- */
+ * is full, or BW_CORRUPT. The span is valid until the next bw_tx_publish. */
 bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p);
 
 /* Publishes the first n bytes of the reserved span (n <= its length). One bw_tx_alert must follow
@@ -115,33 +111,25 @@ bool bw_tx_alert(bw_tx_t *tx);
 /* Returns whether the consumer is asleep, in which case bw_tx_alert would return true. */
 bool bw_tx_is_awaited(const bw_tx_t *tx);
 
-/*
- * Asks the consumer to ring the doorbell once when at least `room` bytes (1 to size) are free.
- * Returns BW_OK if the doorbell will be rung, BW_AGAIN if there is already enough room (nothing is
- * armed then), or BW_CORRUPT.
- */
+/* Asks the consumer to ring the doorbell once when at least `room` bytes (1 to size) are free.
+ * Returns BW_OK, BW_AGAIN if they already are (nothing is armed then), or BW_CORRUPT. */
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 
-/* Returns true if the consumer has released everything, and false if it has not or the tail is
- * corrupt. */
+/* Returns true if the consumer has released everything and the tail is valid. */
 bool bw_tx_is_drained(bw_tx_t *tx);
 
-/* Announces that nothing more will be committed. Returns true if the consumer's doorbell must be
- * rung. */
+/* Announces the end of the bytes. Returns true if the consumer's doorbell must be rung. */
 bool bw_tx_close(bw_tx_t *tx);
 
-/* Returns the readable bytes at tail: BW_OK, BW_AGAIN (none) or BW_CORRUPT. The span is valid until
- * it is released. */
+/* Returns the readable bytes at tail, valid until released, or BW_AGAIN (none) or BW_CORRUPT. */
 bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
 
-/* Frees the first n bytes of the peeked span (n <= its length). Returns true if the producer's
- * doorbell must be rung. */
+/* Frees the first n peeked bytes. Returns true if the producer's doorbell must be rung. */
 bool bw_rx_release(bw_rx_t *rx, size_t n);
 
 /* Returns true if the producer has announced that it will not commit anything more, and everything
- * that it committed has been released. A producer that was killed never announces this. If this is
- * called after arming, the close cannot be missed: either this returns true now, or the producer's
- * close rings the doorbell. */
+ * that it committed has been released. A producer that was killed never announces this. After
+ * arming, either this returns true or the producer's close will ring the doorbell. */
 bool bw_rx_is_finished(bw_rx_t *rx);
 
 /* Asks the producer to ring the doorbell once when there is more to read than the last peek

@@ -25,8 +25,7 @@ static inline int bw_set_size(int fd, uint64_t bytes)
     return ftruncate(fd, (off_t)bytes);
 }
 
-/* Maps `bytes` bytes of the file twice, at addresses that the caller has reserved. Returns false
- * with errno set. */
+/* Maps `bytes` bytes of the file twice, at reserved addresses. Returns false with errno set. */
 static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
 {
     for (int half = 0; half < 2; half++, at += bytes)
@@ -36,11 +35,9 @@ static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t o
     return true;
 }
 
-/*
- * Creates a ring for this process and maps it twice. The mapping is shared, so that fork does not
+/* Creates a ring for this process and maps it twice. The mapping is shared, so that fork does not
  * copy it, and is excluded from core dumps. The caller must unmap 2 * `bytes`. On failure returns
- * NULL with errno set and the failed step in *step_p.
- */
+ * NULL with errno set and the failed step in *step_p. */
 static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char **step_p)
 {
     uint8_t *at = MAP_FAILED;
@@ -74,11 +71,9 @@ static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char
 /* The maximum that one call gives back, because the system takes up to 0.3 ms per megabyte. */
 #define BW_TRIM_BYTES ((uint64_t)1024 * 1024)
 
-/*
- * Gives back a piece of the memory of an empty ring. `head` is the current position of the ring,
+/* Gives back a piece of the memory of an empty ring. `head` is the current position of the ring,
  * and *trimmed_p is the position up to which memory has already been given back; the bytes between
- * the two are backed by memory. Returns true if there is more to give back. Needs _DEFAULT_SOURCE.
- */
+ * the two are backed by memory. Returns true if there is more. Needs _DEFAULT_SOURCE. */
 static inline bool bw_trim(uint8_t *data, uint64_t size, uint64_t head, uint64_t *trimmed_p)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), used = head - *trimmed_p, first, end;

@@ -86,7 +86,6 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
     return 0;
 }
 
-/* Records that the socket may have bytes again, so that it is read. */
 static void expect_input(bw_socket_t *sock)
 {
     if (sock->in == BW_SOCKET_QUIET)
@@ -113,7 +112,6 @@ const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno)
 
 /* ---- writing ---- */
 
-/* Drops the bytes that have not been sent yet, and counts them as lost. */
 static void lose(bw_socket_link_t *base)
 {
     base->lost += bw_buffer_fill(&base->out);
@@ -312,8 +310,7 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     return n > 0 || base->end != BW_SOCKET_OPEN ? BW_OK : BW_AGAIN;
 }
 
-/* If the stream has ended in the middle of a frame, the rest of the frame, for which the user is
- * waiting, will never arrive. */
+/* A stream that ended in the middle of a frame has failed: the rest will never arrive. */
 bw_status_t bw_socket_link_arm_read(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -372,8 +369,7 @@ short bw_socket_link_wants(const bw_link_t *link)
     return (short)((reads ? POLLIN : 0) | (base->socket.out == BW_SOCKET_BLOCKED ? POLLOUT : 0));
 }
 
-/* When the socket accepts bytes again, this also sends encrypted bytes that the user does not know
- * about. */
+/* Also sends encrypted bytes that the user does not know about. */
 void bw_socket_link_is_ready(bw_link_t *link, short events)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);

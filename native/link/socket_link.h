@@ -40,22 +40,18 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count);
 /* Sends as much of a buffer as the socket accepts. */
 void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out);
 
-/* Duplicates the descriptor of a connected stream socket; the new one is close-on-exec and
- * non-blocking. */
+/* Duplicates a connected stream socket; the new descriptor is close-on-exec and non-blocking. */
 bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p);
 
-/* How a carrier moves bytes. None of these functions blocks, and each may process only part of the
- * bytes. */
+/* How a carrier moves bytes. No function blocks, and each may process only part of the bytes. */
 typedef struct {
     const char *name;   /* the name of its memory */
     const char *failed; /* the reason for a failure if no other is known */
     /* Sends from the outgoing ring. */
     void (*push)(bw_link_t *link);
-    /* Sends directly from the vectors, after the bytes that were pushed. Returns how many bytes the
-     * socket accepted. */
+    /* Sends directly, after the bytes that were pushed. Returns how many the socket accepted. */
     size_t (*write)(bw_link_t *link, const struct iovec *iov, int count);
-    /* Reads into the vectors in order, possibly only into the first. Returns the number of bytes
-     * read. */
+    /* Reads into the vectors in order, possibly only into the first. Returns how much it read. */
     size_t (*read)(bw_link_t *link, struct iovec *iov, int count);
 } bw_passage_t;
 
@@ -84,8 +80,7 @@ typedef struct {
     const char *reason; /* why `end` is FAILED, or will become FAILED because the link was cut */
     uint64_t stalls;
     uint64_t lost;        /* committed bytes that could not be sent because the link was cut */
-    uint64_t handed_back; /* bytes that flush has handed back and that have not been committed or
-                             written again */
+    uint64_t handed_back; /* bytes that flush handed back, until they are committed or written */
 } bw_socket_link_t;
 
 static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)
@@ -113,8 +108,7 @@ void bw_socket_link_end(bw_link_t *link, const char *reason);
 /* Returns the name of a socket error, for `reason`. */
 const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno);
 
-/* Frees the link. The bytes in `unsent`, which may be in `map`, are passed on in *left_p, to be
- * sent later. */
+/* Frees the link. The bytes in `unsent`, which may be in `map`, are sent later (*left_p). */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p);
 

@@ -18,8 +18,7 @@
  *
  * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
  * spin that found nothing) cost several times as much credit. A poller without enough credit stops
- * spinning for a while, and longer each time until its credit is full again. It starts with a
- * little credit.
+ * spinning for a while, and longer each time until its credit is full again.
  *
  * The caller supplies the time, in microseconds of any monotonic clock.
  */
@@ -42,8 +41,7 @@ typedef struct {
 #define BW_SPIN_GAP_US 200u      /* if the poller is off the CPU longer, other processes need it */
 #define BW_SPIN_PRICE 4u         /* cost in credit for each microsecond lost */
 #define BW_SPIN_CREDIT_MAX_US 65536u
-#define BW_SPIN_GRANT_US                                                                           \
-    8192u /* initial credit: enough for background work, but not next to a busy process */
+#define BW_SPIN_GRANT_US 8192u /* initial credit: enough for background work */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
 
@@ -75,7 +73,6 @@ static inline void bw_spin_learn(bw_spin_t *spin, uint64_t now_us, uint32_t load
     spin->drained_us = now_us;
 }
 
-/* Returns whether to start spinning on the drained ring. */
 static inline bool bw_spin_begins(bw_spin_t *spin, uint64_t now_us)
 {
     spin->looked_us = 0;

@@ -44,7 +44,6 @@ static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, 
     return bw_fail(error_p, is_limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
 }
 
-/* Writes a readable description of the error to `text`. */
 static inline void bw_error_text(const bw_error_t *error, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s%s%s", error->step, error->sys_errno ? ": " : "",

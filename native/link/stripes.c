@@ -15,8 +15,7 @@
 #include "session/strands.h"
 #include "ring_memory.h"
 
-/* How many bytes may be unsent in the kernel for each connection. More would form a queue that no
- * other bytes can pass. */
+/* How many bytes a connection may have unsent in the kernel, where no other bytes can pass them. */
 #define UNSENT_BYTES (64 * 1024)
 
 /* How much is read from one connection before the others get their turn. */
@@ -28,8 +27,7 @@
 _Static_assert(BW_FLIGHT_DRAIN_BYTES > NEWS_BYTES,
                "if the limit is reached, the peer must owe an acknowledgement");
 
-/* How many times one call retries if a connection gets more bytes after the last read and before it
- * is armed. */
+/* How often one call retries if a connection gets bytes after its last read, before it is armed. */
 #define ROUNDS 4
 
 /* The epoll data value that marks the eventfd instead of the index of a connection. */
@@ -91,8 +89,7 @@ static void lose(stripes_t *stripes, unsigned place)
     bw_strands_lost(&stripes->strands, place);
 }
 
-/* Sends as much as possible of the strand's pending bytes. A connection that can no longer send is
- * treated as lost once everything that has arrived over it has been read. */
+/* A connection that cannot send any more is lost once everything from it has been read. */
 static void push(stripes_t *stripes, unsigned place)
 {
     bw_link_t *connection = stripes->connections[place];
@@ -188,9 +185,8 @@ static void poll_for(stripes_t *stripes, unsigned place)
 
 /* ---- all connections ---- */
 
-/* Takes a sample of the connections if it is time, unless so little is in flight that the limit
- * does not matter. There is no limit if the kernel does not say what it has delivered, as with
- * connections that are not over TCP. */
+/* Takes a sample if it is time, unless so little is in flight that the limit does not matter. The
+ * limit is off if the kernel has no numbers, as with connections that are not over TCP. */
 static void measure(stripes_t *stripes)
 {
     bw_flight_t *flight = &stripes->flight;
@@ -244,7 +240,6 @@ static void poll_all(stripes_t *stripes)
             poll_for(stripes, place);
 }
 
-/* Reads and writes as much as possible. */
 static void turn(stripes_t *stripes)
 {
     stripes->has_more = false;
@@ -260,7 +255,6 @@ static void turn(stripes_t *stripes)
     poll_all(stripes);
 }
 
-/* Passes the epoll events to the connections. */
 static void hand_out_events(stripes_t *stripes)
 {
     struct epoll_event events[BW_STRIPES_MAX + 1];
@@ -444,8 +438,7 @@ static bool stripes_has_hung_up(const bw_link_t *link)
 }
 
 /* If a connection is silent while another one is not, treats it as lost, so that its bytes are sent
- * over the others. The peer may still be waiting for the last acknowledgement, so the
- * acknowledgement is sent again. */
+ * over the others. The peer may still wait for the last acknowledgement, so it is sent again. */
 static bool stripes_is_silent(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);

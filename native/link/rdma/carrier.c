@@ -110,8 +110,7 @@ static void rdma_release(bw_link_t *link, size_t n)
     leave(connection);
 }
 
-/* A link that has ended is never armed. A partial frame that the caller has peeked at but not
- * released remains unread. */
+/* A link that has ended is not armed. A peeked partial frame that is not released stays unread. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
     bw_rdma_connection_t *connection = enter(link);

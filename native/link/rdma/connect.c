@@ -4,8 +4,7 @@
  * Connection setup, run in the service thread. The connecting side resolves the address and the
  * route, creates all device objects, and then sends the connection request with our hello. The
  * listening side accepts a request with the right token, creates all device objects, and then
- * replies with our hello. Both post their receive slots before the other side receives the
- * hello.
+ * replies with our hello. Both post their receive slots before the other side receives the hello.
  */
 
 #include <errno.h>
@@ -48,8 +47,7 @@ static const char *refusal_text(uint8_t code)
 
 /* ---- how connections end ---- */
 
-/* Takes the device objects away from the user, after processing everything that had already
- * arrived. */
+/* Takes the device objects away from the user, after processing everything that arrived. */
 static bw_rdma_verbs_t take_verbs(bw_rdma_connection_t *connection)
 {
     bw_rdma_verbs_t verbs;
@@ -174,8 +172,7 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection)
 
 /* ---- both sides ---- */
 
-/* From here on the user polls the completion channel, but must not use it before `is_live` is
- * set. */
+/* The user polls the completion channel from now on, but uses nothing before `is_live`. */
 static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_verbs_t *verbs,
                               bw_rdma_problem_t *problem_p)
 {
@@ -213,7 +210,6 @@ static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
     return status == BW_OK ? give_verbs(connection, &verbs, problem_p) : status;
 }
 
-/* Returns our hello as connection parameters for the connection manager. */
 static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection, bool with_token,
                                          uint8_t at[BW_RDMA_HELLO_BYTES])
 {
@@ -231,7 +227,6 @@ static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection,
                                     .rnr_retry_count = SLOT_RETRIES};
 }
 
-/* Sets up the flow once the peer's ring and slots are known. */
 static void set_peer(bw_rdma_connection_t *connection, const bw_rdma_hello_t *hello)
 {
     pthread_mutex_lock(&connection->lock);

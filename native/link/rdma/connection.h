@@ -8,9 +8,8 @@
 
 /*
  * A connection and the link that it becomes: one object with two owners. The user's thread creates
- * it, moves the bytes and closes it; the service thread creates and destroys its device
- * objects and frees it. `lock` protects the shared fields, and neither thread holds it across a
- * call that may block.
+ * it, moves the bytes and closes it; the service thread creates and destroys its device objects and
+ * frees it. Neither holds `lock` across a call that may block.
  */
 
 typedef struct bw_rdma_listener bw_rdma_listener_t;
@@ -68,37 +67,31 @@ struct bw_rdma_connection {
     bool is_requested, is_started, is_left;
 };
 
-/* Makes the user's descriptor readable. The caller holds the lock. */
+/* Makes the user's descriptor readable. The lock must be held for this and all calls up to
+ * bw_rdma_take_events; from bw_rdma_progress on, the caller has also checked is_live. */
 void bw_rdma_ring(bw_rdma_connection_t *connection);
 
-/* Marks the link as failed. `reason` must be a string literal that is a valid atom; only the first
- * reason is kept. The caller holds the lock. */
+/* Marks the link as failed. `reason` is a literal and a valid atom; only the first one is kept. */
 void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const char *reason);
 
-/* Processes messages and completions, and posts whatever can be sent. The caller holds the lock and
- * has checked is_live. */
+/* Processes messages and completions, and posts whatever can be sent. */
 void bw_rdma_progress(bw_rdma_connection_t *connection);
 
 /* Handles completed receives and returns how many there were: at most as many as there are slots,
  * so that a fast peer cannot occupy this thread. This also works on a failed link, because earlier
- * messages must still be read, possibly including the one that ends the stream. The caller holds
- * the lock and has checked is_live. */
+ * messages must still be read, possibly including the one that ends the stream. */
 unsigned bw_rdma_poll_received(bw_rdma_connection_t *connection);
 
 /* Posts everything that can be sent now. If something has to wait, the completion queues are armed,
- * and it is sent when their event arrives, whether or not the user has armed the link. The caller
- * holds the lock and has checked is_live. */
+ * and it is sent when their event arrives, whether or not the user has armed the link. */
 void bw_rdma_post(bw_rdma_connection_t *connection);
 
-/* Requests an event when a message that was posted has been completed. The caller holds the lock
- * and has checked is_live. */
+/* Requests an event when a message that was posted has been completed. */
 void bw_rdma_arm_sent(bw_rdma_connection_t *connection);
 
-/* Requests an event from both completion queues. Returns true if nothing has arrived in the
- * meantime. The caller holds the lock and has checked is_live. */
+/* Requests an event from both completion queues. Returns true if nothing has arrived since. */
 bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
-/* Reads the completion channel's events. The caller holds the lock and has checked is_live. */
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
 /* Start setting up a link with that function table. See `listen` and `connect` in link.h. */

@@ -2,13 +2,11 @@
 
 /*
  * Devices that links use or have used. librdmacm opens each device once per process and keeps it
- * open, so all asynchronous events of a device arrive here and are passed on to the links that they
- * concern.
+ * open, so all asynchronous events of a device arrive here and are passed on to its links.
  *
  * A device cannot be removed while this process has it open. The sentinel, an id without a
  * connection, is notified of a removal even if no link uses the device any more. The descriptors
- * are then closed without librdmacm's knowledge, because librdmacm would close them only the next
- * time it lists the devices.
+ * are then closed without librdmacm, which would do so only when it next lists the devices.
  */
 
 #include <errno.h>
@@ -29,8 +27,6 @@ struct bw_rdma_device {
 };
 
 static bw_rdma_device_t *devices;
-
-/* ---- asynchronous events ---- */
 
 static bool is_about(const struct ibv_async_event *event, const bw_rdma_connection_t *connection)
 {
@@ -78,8 +74,6 @@ static void async_event(bw_rdma_source_t *source)
         remove_device(device);
 }
 
-/* ---- adding and removing devices ---- */
-
 static struct rdma_cm_id *make_sentinel(struct rdma_cm_id *like)
 {
     struct sockaddr_storage at = {0};
@@ -126,8 +120,7 @@ bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id)
     return device;
 }
 
-/* Replaces the descriptors, so that the kernel releases the device; librdmacm closes the
- * replacements later. */
+/* Makes the kernel release the device; librdmacm closes the replacements later. */
 static void close_under_librdmacm(const struct ibv_context *context)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -3,9 +3,8 @@
 
 #include <string.h>
 
-/* The peer is notified at the latest when a quarter of the ring or half of the slots have become
- * free. A producer waits for at most half the ring, of which the consumer may leave a sixteenth
- * unread. */
+/* The peer is notified at the latest when a quarter of the ring or half of the slots are free. A
+ * producer waits for at most half the ring; the consumer may leave a sixteenth of it unread. */
 #define TELL_RING_PART 4
 #define TELL_SLOTS_PART 2
 
@@ -14,12 +13,10 @@
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
-/* A batch of at least this size asks the peer to acknowledge it immediately, so that the next can
- * follow without a gap. */
+/* A batch of this size asks for an acknowledgement, so that the next follows without a gap. */
 #define ASKING_BYTES ((uint64_t)16 * 1024)
 
-/* At most this many consecutive messages request no completion, because otherwise the send queue
- * would fill up. */
+/* At most this many messages in a row request no completion, or the send queue would fill up. */
 #define UNSIGNALED_MAX (BW_RDMA_WINDOW / 4)
 
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
@@ -79,7 +76,6 @@ bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow)
     return flow->last_write > flow->reaped;
 }
 
-/* Puts committed bytes into the batch. */
 static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 {
     uint64_t most = bw_least(flow->size / BATCH_RING_PART, BATCH_BYTES);
@@ -111,7 +107,6 @@ static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
     flow->data[0] = flow->number;
 }
 
-/* Fills in the fields that every message has. */
 static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 {
     batch->message.head = flow->posted;
@@ -186,8 +181,6 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
     return BW_OK;
 }
 
-/* The bytes of a posted write stay in the ring until the write completes, even if the peer has
- * already freed them. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow)
 {
     uint64_t used = flow->head - flow->tail;

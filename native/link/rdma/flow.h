@@ -26,8 +26,7 @@
  * neither end has any other slot left, one of them can always send.
  */
 
-/* The maximum number of messages whose completion is not known. Each needs up to 3 work requests
- * and a buffer. */
+/* The maximum number of uncompleted messages. Each needs up to 3 work requests and a buffer. */
 #define BW_RDMA_WINDOW 32u
 #define BW_RDMA_WORK_REQUESTS (3u * BW_RDMA_WINDOW)
 #define BW_RDMA_AHEAD 2
@@ -78,8 +77,7 @@ void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, ui
  * there is nothing to send or if the batch has to wait. */
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 
-/* Returns true if something has to wait for a message from the peer or, if the send queue is full,
- * for a completion. */
+/* Returns true if something waits for the peer or, if the send queue is full, for a completion. */
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
 bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow);
 
@@ -93,7 +91,6 @@ void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
  * before the next bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without changing anything. */
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
 
-/* Returns the free bytes at head. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow);
 
 /* Returns true if the peer has received everything, including the message that ends the stream. */

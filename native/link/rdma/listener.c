@@ -101,8 +101,7 @@ static bw_rdma_listener_t *make(bw_rdma_connection_t *connection)
     listener = calloc(1, sizeof *listener);
     if (listener && id->verbs)
         listener->device = bw_rdma_device_get(id);
-    /* If the address does not belong to a particular device, each peer's request determines the
-     * device. */
+    /* If the address belongs to no particular device, each peer's request determines it. */
     if (!listener || (!listener->device && !is_any(&order->from))) {
         rdma_destroy_id(id);
         bw_rdma_connection_fail(connection, BW_SYSTEM, "no RDMA device has the address %s", where);

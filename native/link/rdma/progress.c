@@ -43,8 +43,7 @@ static const char *reason_of(enum ibv_wc_status status)
 
 static unsigned poll_sent(bw_rdma_connection_t *connection);
 
-/* Called when the queue pair has failed. If one of our requests was the cause, its completion has
- * already been seen. */
+/* The queue pair has failed. If one of our requests was the cause, its completion came first. */
 static void flushed(bw_rdma_connection_t *connection)
 {
     while (poll_sent(connection) > 0)
@@ -52,7 +51,6 @@ static void flushed(bw_rdma_connection_t *connection)
     bw_rdma_fail(connection, BW_SYSTEM, reason_of(IBV_WC_WR_FLUSH_ERR));
 }
 
-/* Handles one message and posts its slot again. */
 static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *completion)
 {
     const uint8_t *slot = connection->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;

@@ -12,10 +12,6 @@
  * libibverbs and librdmacm; this header needs neither. The first call in a process looks for
  * devices and starts a thread.
  *
- * That thread makes all calls to verbs and to the connection manager that may block (opening
- * devices, registering memory, creating and destroying queue pairs). The user's thread only posts
- * work and polls completions.
- *
  * Addresses (`at` of an order), in bytes:
  * - listen: an address, first port:16, last port:16. The address belongs to an RDMA device or, if
  *   its ip is 0, covers all addresses of its family (with IPv6, of both families); its port is

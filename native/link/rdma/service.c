@@ -96,8 +96,7 @@ static bool all_are_freed(void)
 }
 
 /* A process often closes its links just before it exits, so this gives their last bytes time to
- * reach the peers. It uses the monotonic clock, because the wall clock may be changed in the
- * meantime. */
+ * reach the peers. It uses the monotonic clock, because the wall clock may change. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
     int64_t end = bw_clock_ms() + 1000 + LINGER_MS;
@@ -136,8 +135,7 @@ static void continue_leaving(bw_rdma_connection_t *connection)
 static void begin_leaving(bw_rdma_connection_t *connection)
 {
     connection->is_leaving = true;
-    /* The user no longer sees the peer's messages. Only the credits that they carry are still
-     * useful. */
+    /* Of the peer's messages, only the credits that they carry are still useful. */
     if (has_more_to_say(connection) &&
         bw_rdma_service_watch(connection->verbs.channel->fd, &connection->leaving))
         connection->deadline_ms = bw_clock_ms() + LINGER_MS;
@@ -196,8 +194,7 @@ static void event_ready(bw_rdma_source_t *source)
         request(connection, is_left);
 }
 
-/* Acknowledges the event before acting on it, because an id cannot be destroyed while it has
- * unacknowledged events. */
+/* An id cannot be destroyed before its events are acknowledged, so that is done first. */
 static void channel_ready(bw_rdma_source_t *source)
 {
     bw_rdma_cm_event_t event = {0};

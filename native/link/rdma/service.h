@@ -39,8 +39,7 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection);
 void bw_rdma_connection_event(const bw_rdma_cm_event_t *event);
 void bw_rdma_connection_deadline(bw_rdma_connection_t *connection);
 
-/* Fails a connection that did not become a link: frees all its device objects, and notifies the
- * user. */
+/* Fails a connection that did not become a link: frees its device objects and notifies the user. */
 __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_connection_t *connection,
                                                                    bw_status_t status,
                                                                    const char *format, ...);
@@ -48,8 +47,7 @@ __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_conne
 /* Takes the lock and calls bw_rdma_fail. */
 void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason);
 
-/* Frees everything except the memory, from which the user's thread may still be reading bytes that
- * have arrived. */
+/* Frees all except the memory, from which the user's thread may still be reading. */
 void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
 /* ---- listener.c ---- */
@@ -61,7 +59,6 @@ bool bw_rdma_listener_join(bw_rdma_connection_t *connection);
 /* Has no effect on a connection that is not waiting. */
 void bw_rdma_listener_leave(bw_rdma_connection_t *connection);
 
-/* Returns the listener that owns this id, or NULL. */
 bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
 
 /* Returns the listener's connection that is waiting for a peer with this token, or NULL. */
@@ -77,8 +74,7 @@ void bw_rdma_device_put(bw_rdma_device_t *device); /* ignores NULL */
 /* Called when the connection manager reports that the device of this id is being removed. */
 void bw_rdma_device_is_removed(struct rdma_cm_id *id);
 
-/* Before they return, both release everything that we still use on the device, because the kernel
- * waits for that. */
+/* Both first release everything that we still use on the device: the kernel waits for that. */
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
 void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection);
 

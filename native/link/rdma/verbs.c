@@ -67,8 +67,7 @@ void bw_rdma_memory_free(bw_rdma_memory_t *memory)
 
 /* ---- device objects ---- */
 
-/* On a new installation the most common problem is the limit on locked memory, so this error names
- * the remedy. */
+/* The limit on locked memory is the most common problem, so its error names the remedy. */
 static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int sys_errno,
                            uint64_t ring_bytes)
 {
@@ -216,7 +215,6 @@ bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_
     return *errno_p == 0;
 }
 
-/* Writes the message and its inline bytes into its buffer; returns the number of bytes to send. */
 static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
 {
     memcpy(at, &batch->message, sizeof batch->message);

@@ -8,8 +8,7 @@
 #include "flow.h"
 
 /* The device objects of one connection: queue pair, completion queues, registered memory. The
- * service thread creates and destroys them, since most of these calls may block; the link's thread
- * uses them. */
+ * service thread creates and destroys them; the user's thread uses them. */
 
 /* The memory of one end. It lives as long as the link, even if the device is removed. */
 typedef struct {
@@ -29,8 +28,7 @@ typedef struct {
     uint32_t peer_key;
 } bw_rdma_verbs_t;
 
-/* The reason why an object could not be created. The text contains numbers and names, so it is not
- * a literal. */
+/* Why an object could not be created, in a text that contains numbers and names. */
 typedef struct {
     bw_status_t status;
     char text[BW_TEXT_BYTES];

@@ -16,7 +16,6 @@ typedef struct {
     uint64_t arrived; /* the peer has acknowledged everything before this byte */
 } bw_outgoing_t;
 
-/* Records that the next `bytes` bytes have been sent. */
 static inline void bw_outgoing_send(bw_outgoing_t *way, uint64_t bytes)
 {
     way->next += bytes;
@@ -38,17 +37,15 @@ static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t positio
     return true;
 }
 
-/* Goes back to the first byte that is not known to have arrived, so that the bytes from there on
- * are sent again. */
+/* Goes back to the first byte that is not known to have arrived, to send all from there again. */
 static inline void bw_outgoing_go_back(bw_outgoing_t *way)
 {
     if (way->next > way->arrived)
         way->next = way->arrived;
 }
 
-/* Resumes at `position`, up to which the peer had read when the last connection ended. Returns
- * false, and changes nothing, if the peer cannot have read that far, or if the bytes that it needs
- * have already been discarded. */
+/* Resumes at `position`, up to which the peer had read. Returns false, and changes nothing, if it
+ * cannot have read that far, or if the bytes that it needs have already been discarded. */
 static inline bool bw_outgoing_resume(bw_outgoing_t *way, uint64_t position)
 {
     if (position < way->arrived || position > way->sent)

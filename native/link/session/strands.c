@@ -64,8 +64,7 @@ static bool is_free(const bw_strand_t *strand)
            !strand->has_said_end;
 }
 
-/* Returns the first place after the strands that are in use. Chunks are given only to strands at
- * lower places. */
+/* Returns the first place after the strands that may be given chunks. */
 static unsigned end_of_used(const bw_strands_t *strands)
 {
     unsigned place = 0;
@@ -153,8 +152,7 @@ bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand)
     return due;
 }
 
-/* Returns the position at which the room that the peer knows about ends. A correct peer sends
- * nothing from there on. */
+/* Returns where the room ends that the peer knows about. A correct peer sends nothing after it. */
 static uint64_t end_of_room(const bw_strands_t *strands)
 {
     return strands->has_total ? strands->total : strands->taken + strands->in_bytes;

@@ -26,8 +26,7 @@
  *
  * The writer keeps unacknowledged bytes in a ring as large as the reader's, so it cannot send more
  * than the reader has room for, and the reader can always read. When a strand is lost, the writer
- * goes back to the first byte that is not known to have arrived, and the reader skips duplicate
- * bytes.
+ * goes back to the first byte that is not known to have arrived, and the reader skips duplicates.
  */
 
 #define BW_STRANDS_MAX 64u
@@ -79,8 +78,7 @@ void bw_strands_lost(bw_strands_t *strands, unsigned place);
 
 /* ---- the outgoing stream ---- */
 
-/* Returns whether bytes remain to be sent on this strand: `said_len` bytes of `said`, then `left`
- * bytes of the stream. */
+/* Returns whether there is more to send: `said_len` bytes of `said`, then `left` of the stream. */
 static inline bool bw_strand_has_unsent(const bw_strand_t *strand)
 {
     return strand->said_len > 0 || strand->left > 0;
@@ -103,9 +101,8 @@ static inline uint64_t bw_strands_in_flight(const bw_strands_t *strands)
     return open - bw_least(open, strands->beyond);
 }
 
-/* Starts a chunk on a free strand and returns the index of the strand, or -1 if none is free or
- * there is nothing to send. Small chunks stay on one strand, so that they arrive in order and the
- * reader has few ranges. */
+/* Starts a chunk on a free strand and returns its index, or -1 if none is free or there is nothing
+ * to send. Small chunks stay on one strand, so the reader gets them in order and has few ranges. */
 int bw_strands_assign(bw_strands_t *strands);
 
 /* Starts an ACK if at least `news` bytes have been consumed or have arrived since the last one.
@@ -115,8 +112,7 @@ int bw_strands_assign(bw_strands_t *strands);
  * closing its strands one at a time, bytes sent to those already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
-/* Starts END on each strand once everything has been passed to the connections. Returns false if
- * that is not yet the case. */
+/* Starts END on each strand, or returns false if other bytes must be sent first. */
 bool bw_strands_end(bw_strands_t *strands);
 
 /* ---- the incoming stream ---- */
@@ -132,12 +128,10 @@ typedef struct {
 
 bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand);
 
-/* Records that the first `bytes` of the due bytes have arrived. Returns false if the peer violated
- * the protocol. */
+/* Records that `bytes` due bytes have arrived. Returns false if the peer violated the protocol. */
 bool bw_strands_came(bw_strands_t *strands, bw_strand_t *strand, const bw_strand_due_t *due,
                      size_t bytes);
 
-/* Returns whether the peer's whole stream has arrived. */
 static inline bool bw_strands_have_all(const bw_strands_t *strands)
 {
     return strands->has_total && strands->in.head == strands->total;

@@ -6,8 +6,7 @@
 #include <stdint.h>
 
 /*
- * Decides whether compressing the next piece of a stream is worth the CPU time. The caller supplies
- * the time.
+ * Decides whether compressing the next piece of a stream is worth the CPU time.
  *
  * There are two kinds of pieces, because large messages, unlike small ones, often contain data that
  * is already compressed. If a piece hardly becomes shorter, the next piece of the same kind is sent
@@ -57,7 +56,6 @@ static inline bool bw_worth_try(bw_worth_t *worth, unsigned kind, uint64_t bytes
     return false;
 }
 
-/* Records the result of compressing a piece. */
 static inline void bw_worth_note(bw_worth_t *worth, unsigned kind, uint64_t before, uint64_t after,
                                  uint64_t spent_ns)
 {

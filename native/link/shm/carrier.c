@@ -19,8 +19,7 @@ static void signal_event(int fd)
     uint64_t one = 1;
     ssize_t n;
 
-    /* This fails only if the counter is full (EAGAIN), in which case the peer already has a wake-up
-     * pending. */
+    /* This fails only if the counter is full (EAGAIN): then the peer has a wake-up pending. */
     do
         n = write(fd, &one, sizeof one);
     while (n < 0 && errno == EINTR);
@@ -156,8 +155,7 @@ static bool shm_is_finished(bw_link_t *link)
     return bw_rx_is_finished(&shm_of(link)->rx);
 }
 
-/* A killed process closes its sockets before its pidfd becomes readable, so there may be a short
- * delay between the two. */
+/* A killed process closes its sockets shortly before its pidfd becomes readable. */
 static bool shm_is_orphan(bw_link_t *link)
 {
     struct pollfd process = {.fd = shm_of(link)->process, .events = POLLIN};

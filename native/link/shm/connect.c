@@ -17,12 +17,10 @@
 #include "inside.h"
 
 #define HELLO_VERSION 1u
-/* At most this many peers are rejected in one call, so that unauthenticated clients cannot hold up
- * a scheduler. */
+/* How many peers one call rejects at most, so that no clients can hold up a scheduler. */
 #define PEERS_MAX 32
 
-/* The message from the connecting side. Its descriptors are the memory, its own eventfd and the
- * peer's. */
+/* The connecting side's message. Its descriptors are the memory, its own eventfd and the peer's. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t version;
@@ -73,10 +71,8 @@ static int read_numbers(const char *path, unsigned long numbers[3])
     return count;
 }
 
-/*
- * The kernel shows this uid for every user that our user namespace does not map. A process with
- * this uid can tell itself apart from those users only if the namespace maps all users.
- */
+/* The kernel shows this uid for every user that our user namespace does not map. A process with
+ * this uid can tell itself apart from those users only if the namespace maps all users. */
 static bool may_be_anybody(uid_t uid)
 {
     unsigned long unknown[3], map[3];
@@ -145,11 +141,9 @@ static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *addre
     return (size_t)len;
 }
 
-/*
- * Another user who can write to the directory can remove our socket and so prevent a link, but
+/* Another user who can write to the directory can remove our socket and so prevent a link, but
  * nothing more, because that user has neither our uid nor the token. A directory that belongs to
- * us, or a sticky one such as /tmp, is as good as a private one.
- */
+ * us, or a sticky one such as /tmp, is as good as a private one. */
 static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
 {
     struct stat st;
@@ -268,8 +262,7 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds,
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
         if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
             continue;
-        /* The kernel may also put a descriptor into the buffer's padding, so there may be one more
-         * than was asked for. */
+        /* The kernel may put one more descriptor into the buffer's padding. */
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
             int one;
 
@@ -428,8 +421,7 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
     return status;
 }
 
-/* Sets up a link inside this process and sends 8 bytes through it, which exercises everything that
- * a host must provide. */
+/* A link inside this process exercises everything that a host must provide. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p)
 {
     bw_link_t *connected = NULL, *accepted = NULL;

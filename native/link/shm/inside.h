@@ -32,7 +32,6 @@ typedef struct {
 /* Returns a link with nothing open yet, or NULL if out of memory. */
 bw_shm_link_t *bw_shm_new_link(void);
 
-/* Used by the carrier table; defined in connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
 /* The backlog of a listener, which can queue one peer more than this. It is large because the
@@ -48,8 +47,7 @@ bool bw_shm_same_user(int fd);
 
 #define BW_SHM_DESCRIPTORS 3 /* maximum per message */
 
-/* Sends a message over a unix socket without blocking, with copies of `count` descriptors. If it
- * returns false, errno is set. */
+/* Sends bytes and copies of `count` descriptors, without blocking. Returns false with errno set. */
 bool bw_shm_send(int fd, const void *bytes, size_t len, const int *fds, size_t count);
 
 /* Receives a message of `len` bytes, with flags for recvmsg. BW_OK: the caller owns its
@@ -72,11 +70,9 @@ bool bw_shm_is_event(int fd);
 
 typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
 
-/*
- * Maps the memory and creates one side's link; the creator of the memory initializes the rings as
+/* Maps the memory and creates one side's link; the creator of the memory initializes the rings as
  * empty. `process` is a pidfd of the peer, or -1. On success the link owns it and both eventfds;
- * the caller still owns the memory's descriptor and may close it.
- */
+ * the caller still owns the memory's descriptor and may close it. */
 bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int event,
                           int peer_event, int process, bw_link_t **link_p, bw_error_t *error_p);
 

@@ -47,8 +47,6 @@ static uint64_t segment_bytes(uint64_t ring_bytes)
     return SEGMENT_PAGE + 2 * ring_bytes;
 }
 
-/* Maps the segment with both rings twice in a row; the memory's descriptor is not needed
- * afterwards. */
 static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
                                bw_error_t *error_p)
 {

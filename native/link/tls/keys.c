@@ -21,8 +21,6 @@ bw_status_t bw_tls_derive(const uint8_t *salt, size_t salt_len, const uint8_t *p
     return bw_fail(error_p, BW_SYSTEM, "libcrypto cannot derive a key: scrypt needs 32 MB", 0);
 }
 
-/* ---- key identities in the handshake ---- */
-
 static const struct {
     const char *name, *suites;
     unsigned suite;
@@ -64,7 +62,6 @@ static void say(char text[BW_TEXT_BYTES], const char *what, const char *why)
     snprintf(text, BW_TEXT_BYTES, *why ? "tls: %s (%s)" : "tls: %s%s", what, why);
 }
 
-/* Mentions the usual causes. */
 void bw_tls_explain(const bw_tls_session_t *session, bw_tls_hands_t hands, char text[BW_TEXT_BYTES])
 {
     const char *reason = bw_tls_session_reason();

@@ -13,8 +13,7 @@
 /* The same limit in records, each of which takes 0.4 us or more. */
 #define PIECE_RECORDS 128
 
-/* How much is encrypted before it is sent to the socket, and how much is read from the socket at a
- * time: 7 records. */
+/* How much is encrypted before it is sent, and how much is read at a time: 7 records. */
 #define WIRE_BYTES ((uint64_t)128 * 1024)
 
 /* Below this size, copying is cheaper than adding another piece to a record. */
@@ -62,8 +61,7 @@ static void cut(tls_link_t *tls)
     bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
 }
 
-/* Encrypts bytes from the ring until the wire buffer is full or, if `wholly`, until the ring is
- * empty. */
+/* Encrypts until the wire buffer is full or, if `wholly`, until the ring is empty. */
 static void encrypt_ring(tls_link_t *tls, bool wholly)
 {
     bw_buffer_t *out = &tls->base.out;
@@ -132,8 +130,7 @@ static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, siz
     return n;
 }
 
-/* Seals records until the wire buffer is full or `most` bytes are sealed. Returns false if nothing
- * has to be sent. */
+/* Seals until the buffer is full or `most` bytes are. Returns false if nothing has to be sent. */
 static bool seal_records(tls_link_t *tls, source_t *from, size_t most, size_t *taken_p)
 {
     struct iovec pieces[RECORD_PIECES];
@@ -210,8 +207,7 @@ static void note_end(tls_link_t *tls, bw_record_state_t state)
     }
 }
 
-/* If the content of a record does not fit into the first piece, the next read begins with the rest
- * of it. */
+/* The next read begins with the content of a record that did not fit into the first piece. */
 static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 {
     tls_link_t *tls = tls_of(link);
@@ -262,8 +258,7 @@ static bool tls_has_spare(const bw_link_t *link)
            bw_buffer_has_spare(&tls->wire_in);
 }
 
-/* Encrypted bytes that are waiting count as well, but they include overhead, so the sum is limited
- * to bytes_out. */
+/* Encrypted bytes that wait also count, but with overhead, so bytes_out limits the sum. */
 static void tls_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     bw_socket_link_stats(link, stats_p);
@@ -313,8 +308,7 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
 
 /* ---- link setup ---- */
 
-/* Returns the length of an order without the bytes that were already read from the connection, or 0
- * if the order is invalid. */
+/* Returns the length of an order without bytes that were already read, or 0 if it is invalid. */
 static size_t fixed_part(const bw_order_t *order)
 {
     size_t keys = order->at_len > BW_TLS_SOCKET_BYTES ? order->at[BW_TLS_SOCKET_BYTES] : 0;
@@ -344,8 +338,7 @@ static bw_status_t make_session(tls_link_t *tls, bool is_server, const bw_order_
 
 static bw_status_t make_wire(tls_link_t *tls, uint64_t ring, bw_error_t *error_p)
 {
-    /* Must have room for a full batch followed by the whole ring, which is encrypted when the link
-     * is closed. */
+    /* A full batch must fit, and behind it the whole ring, which is encrypted on closing. */
     bw_status_t status = bw_buffer_make(&tls->wire_out, passage.name,
                                         2 * (ring < WIRE_BYTES ? WIRE_BYTES : ring), error_p);
 
@@ -411,7 +404,6 @@ static void feed(tls_link_t *tls)
         (void)BIO_set_mem_eof_return(tls->from_peer, 0);
 }
 
-/* Moves as many bytes from a memory BIO to the buffer as there is room for. */
 static void drain(BIO *bio, bw_buffer_t *to)
 {
     bw_span_t gap = bw_buffer_gap(to);

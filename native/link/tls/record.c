@@ -47,7 +47,6 @@ static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, s
     return done;
 }
 
-/* Derives the key and the IV from the secret, and resets the record number. */
 static bool use_secret(bw_record_key_t *key)
 {
     const struct bw_record_suite *suite = key->suite;
@@ -85,8 +84,7 @@ void bw_record_key_close(bw_record_key_t *key)
     OPENSSL_cleanse(key, sizeof *key);
 }
 
-/* Sets up the cipher for the next record, with its nonce and with its header as authenticated
- * data. */
+/* Sets up the cipher for the next record, whose header is authenticated data. */
 static bool begin(bw_record_key_t *key, const uint8_t header[BW_RECORD_HEADER])
 {
     uint8_t nonce[sizeof key->iv];
@@ -174,8 +172,7 @@ static size_t opened(const bw_record_reader_t *reader)
     return reader->left + reader->behind;
 }
 
-/* Returns the total length of the next record, or the length of a header if the header is
- * incomplete. */
+/* Returns the length of the next record, or of a header if that is incomplete. */
 static size_t next_bytes(const bw_record_reader_t *reader)
 {
     const bw_buffer_t *in = reader->in;

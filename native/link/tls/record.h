@@ -42,7 +42,6 @@
 /* A reader accepts this many empty records in a row. Our own writer never sends more than one. */
 #define BW_RECORD_IDLE_MAX 4
 
-/* The cipher suites, with their TLS numbers. */
 enum {
     BW_SUITE_AES_128_GCM_SHA256 = 0x1301,
     BW_SUITE_AES_256_GCM_SHA384 = 0x1302,
@@ -63,9 +62,8 @@ typedef struct {
     bool seals;
 } bw_record_key_t;
 
-/* Initializes a key. `secret` is as long as the suite's digest; `seals` means that the key is used
- * to encrypt. Returns false if libcrypto fails or does not support the suite. The key must be
- * closed in either case. */
+/* `secret` is as long as the suite's digest; a key that `seals` encrypts. Returns false if
+ * libcrypto fails or does not support the suite. The key must be closed in either case. */
 bool bw_record_key_open(bw_record_key_t *key, unsigned suite, bool seals, const uint8_t *secret);
 
 /* Switches to the next key of this direction. Returns false if libcrypto fails. */
@@ -124,8 +122,7 @@ typedef struct {
 bw_record_state_t bw_record_take(bw_record_reader_t *reader, const struct iovec *to, int count,
                                  size_t *got_p);
 
-/* Returns how many bytes are missing from the next record, as far as that is known. Never returns 0
- * after BW_RECORD_SHORT. */
+/* Returns how many bytes the next record lacks, as far as known; never 0 after BW_RECORD_SHORT. */
 size_t bw_record_missing(const bw_record_reader_t *reader);
 
 #endif

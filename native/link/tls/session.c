@@ -14,7 +14,6 @@ static SSL_SESSION *with_key(SSL *ssl, const bw_tls_psk_t *psk)
     return bw_tls_psk_session(ssl, psk->suite, psk->key, sizeof psk->key);
 }
 
-/* Returns whether the key can be used with that digest. */
 static bool has_digest(SSL_SESSION *session, const EVP_MD *digest)
 {
     const SSL_CIPHER *cipher = session ? SSL_SESSION_get0_cipher(session) : NULL;
@@ -40,8 +39,7 @@ static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, s
     return 1;
 }
 
-/* Stores the identity. It comes from an unauthenticated client and is shown in a message, so unsafe
- * characters are replaced. */
+/* An unauthenticated client's identity is shown in a message, so unsafe characters are replaced. */
 static void note_identity(bw_tls_session_t *session, const unsigned char *id, size_t len)
 {
     size_t n = bw_least(len, sizeof session->identity - 1);
@@ -67,8 +65,7 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION *
     return 1;
 }
 
-/* Extracts the secret from a key log line, which consists of a label, the client random and the
- * secret. */
+/* A line of the key log consists of a label, the client random and the secret. */
 static void take_secret(const SSL *ssl, const char *line)
 {
     static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};

@@ -17,8 +17,7 @@
 /* The size of the identity that a client sends for its key, as a C string. */
 #define BW_TLS_IDENTITY_BYTES 32
 
-/* A pre-shared key. It is bound to the digest of its suite, so any suite with that digest may be
- * used. */
+/* A pre-shared key. It works with any suite that has the same digest as its own. */
 typedef struct {
     char identity[BW_TLS_IDENTITY_BYTES];
     char label[BW_TLS_LABEL_BYTES + 1]; /* for display to users; may be empty */
@@ -68,9 +67,8 @@ bool bw_tls_session_make(bw_tls_session_t *session, const bw_tls_terms_t *terms,
 /* Frees and wipes the session. A zeroed session that was never initialized is allowed. */
 void bw_tls_session_free(bw_tls_session_t *session);
 
-/* Continues the handshake as far as the BIOs allow. After BW_TLS_SHAKEN, the keys for both
- * directions are initialized, the buffers are unchanged, and nothing after the handshake has been
- * read from the BIO. */
+/* Continues the handshake as far as the BIOs allow. After BW_TLS_SHAKEN, both keys are initialized,
+ * the buffers are unchanged, and nothing after the handshake has been read from the BIO. */
 bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_t *reader,
                                     bw_record_writer_t *writer);
 

@@ -6,8 +6,7 @@
 
 /*
  * The tls carrier: a connected stream socket, as in the tcp carrier, over which TLS 1.3 runs.
- * libssl performs the handshake (session.h), but the records are handled by our own code
- * (record.h).
+ * libssl performs the handshake (session.h), and our own code the records (record.h).
  *
  * Both sides know an external pre-shared key, and also perform a Diffie-Hellman exchange, which
  * provides forward secrecy: an attacker who learns the key later cannot decrypt recorded traffic.

@@ -18,8 +18,6 @@ struct bw_unpacker {
     size_t begun; /* bytes of the magic number that have arrived */
 };
 
-/* ---- packing ---- */
-
 static void close_packer(bw_packer_t *packer)
 {
     (void)ZSTD_freeCCtx(packer->context);
@@ -73,8 +71,6 @@ static bool pack(bw_packer_t *packer, const struct iovec *iov, int count, bool e
     *made_p = out.pos;
     return true;
 }
-
-/* ---- unpacking ---- */
 
 static void close_unpacker(bw_unpacker_t *unpacker)
 {
