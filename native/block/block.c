@@ -107,8 +107,7 @@ static void enter(bw_block_t *block)
     blocks->inode[bucket_inode(block->inode)] = block;
 }
 
-/* Counts a block if the limits allow it or `beyond` is set. If `has_come`, its descriptor has been
- * counted already. */
+/* Counts a block if the limits or `beyond` allow it. Its descriptor is counted if it `has_come`. */
 static bool count(bw_blocks_t *blocks, uint64_t size, bool has_come, bool beyond)
 {
     bw_blocks_info_t *info = &blocks->info;
@@ -354,11 +353,9 @@ int bw_block_descriptor(const bw_block_t *block)
     return block->fd;
 }
 
-/*
- * Checks that the bytes can be read and that no process can ever remove them. If the file could be
+/* Checks that the bytes can be read and that no process can ever remove them. If the file could be
  * shortened, or had missing pages that cannot be allocated, reading it would kill this process with
- * SIGBUS.
- */
+ * SIGBUS. */
 static bool is_block(int fd, uint64_t size, struct stat *st)
 {
     struct statfs fs;

@@ -10,9 +10,8 @@
 /*
  * Blocks: bytes that processes of the same user on the same host share without copying them. A
  * block is one memfd that can never change again, because it is sealed against writing, shrinking
- * and growing. Its descriptor gives access to this block and to nothing else. The kernel counts
- * the references, so when a process exits, for whatever reason, only the blocks that no other
- * process references are freed.
+ * and growing. Its descriptor gives access to this block and to nothing else. The kernel counts the
+ * references, so when a process exits, only the blocks that no other process references are freed.
  *
  * Any thread may call any of these functions. None of them waits for another process.
  */
@@ -28,9 +27,8 @@ typedef struct {
     uint64_t waiting; /* descriptors that were received but not yet adopted; counted as blocks */
 } bw_blocks_info_t;
 
-/* Creates the record of this process's blocks. In total, blocks and descriptors that have not been
- * adopted yet use at most a quarter of the descriptors that the process may open, not counting
- * those that were taken with `beyond`. */
+/* Creates the record of this process's blocks. They and descriptors not yet adopted may use a
+ * quarter of the descriptors that the process may open, not counting those taken with `beyond`. */
 bw_blocks_t *bw_blocks_new(uint64_t max_bytes);
 
 /* Must be called only when no blocks and no channels are left. */
@@ -42,8 +40,7 @@ bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
 /* ---- creating a block ---- */
 
-/* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. BW_LIMIT:
- * a limit was reached. */
+/* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. */
 bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_p,
                            bw_error_t *error_p);
 
@@ -65,8 +62,7 @@ size_t bw_block_size(const bw_block_t *block);
  * caller must keep the bytes alive until this returns. */
 bw_block_t *bw_block_find(bw_blocks_t *blocks, const void *at, size_t size);
 
-/* Releases a reference. Returns true if it was the last one; the caller must then call
- * bw_block_free. */
+/* Releases a reference. Returns true if it was the last; then bw_block_free must follow. */
 bool bw_block_drop(bw_block_t *block);
 
 /* This is slow for large blocks: it takes 0.1 to 0.3 ms per megabyte. */
@@ -74,8 +70,7 @@ void bw_block_free(bw_block_t *block);
 
 /* ---- passing blocks between processes: for channel.c ---- */
 
-/* Returns a descriptor through which another process can adopt the block. The block continues to
- * own it. */
+/* Returns the descriptor through which another process can adopt the block; the block owns it. */
 int bw_block_descriptor(const bw_block_t *block);
 
 /* Counts an incoming descriptor as waiting until bw_blocks_release is called. Returns false if
@@ -84,9 +79,8 @@ bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond);
 void bw_blocks_release(bw_blocks_t *blocks);
 
 /* Creates a block, with one reference, from a descriptor that a peer has passed. BW_LIMIT: there
- * would be too many blocks and `beyond` is not set, or memory is exhausted; only after BW_LIMIT
- * does the caller still own the descriptor. BW_REFUSED: the descriptor is not a block of that
- * size. */
+ * would be too many blocks and `beyond` is not set, or memory is exhausted; only then does the
+ * caller still own the descriptor. BW_REFUSED: it is not a block of that size. */
 bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
                            bw_block_t **block_p, bw_error_t *error_p);
 

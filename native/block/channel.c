@@ -106,8 +106,7 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
 {
     int64_t end_ms = bw_clock_ms() + BW_CHANNEL_SILENT_MS;
 
-    /* Checks every connection that can be queued, because a valid channel may be queued behind
-     * unauthenticated clients. */
+    /* Checks all connections that can be queued: a valid one may be behind unauthenticated ones. */
     for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         hello_t hello;
@@ -178,8 +177,7 @@ static bw_status_t receive_block(int fd, word_t *word, int *with)
     return status;
 }
 
-/* Reports each block separately, so that the sender never counts more blocks in flight than the
- * socket holds. */
+/* Reports each block separately, so that never more are in flight than the socket holds. */
 static void count_taken(bw_channel_t *channel)
 {
     word_t word = {.number = ++channel->taken};

@@ -31,8 +31,7 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
 
 void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES]);
 
-/* Returns whether the other end is still open. On the receiving side, this also receives queued
- * blocks. */
+/* Returns whether the other end is open. On the receiving side, also receives queued blocks. */
 bool bw_channel_look(bw_channel_t *channel);
 
 /* Passes a block. When this returns, the receiver can take it. BW_AGAIN: too many blocks are in
@@ -40,13 +39,10 @@ bool bw_channel_look(bw_channel_t *channel);
 bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *number_p,
                             bw_error_t *error_p);
 
-/*
- * Takes a block, with one reference. BW_LIMIT without `beyond`: there would be too many blocks; the
- * block can still be taken with `beyond`. BW_LIMIT with `beyond`: this process has run out of
- * descriptors or memory; the block can be taken once some are available again. BW_REFUSED,
- * BW_CORRUPT: the peer has not passed what it announced, or has passed something other than a
- * block.
- */
+/* Takes a block, with one reference. BW_LIMIT without `beyond`: there would be too many blocks; it
+ * can still be taken with `beyond`. BW_LIMIT with `beyond`: this process has run out of descriptors
+ * or memory; it can be taken once some are available. BW_REFUSED, BW_CORRUPT: the peer has not
+ * passed what it announced, or has passed something other than a block. */
 bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
                             bw_block_t **block_p, bw_error_t *error_p);
 

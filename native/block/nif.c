@@ -16,8 +16,7 @@
 
 #include "channel.h"
 
-/* Larger blocks are not freed on a scheduler, because freeing their pages takes about 0.2 ms per
- * megabyte. */
+/* Larger blocks are not freed on a scheduler: freeing takes about 0.2 ms per megabyte. */
 #define AT_ONCE_BYTES (1u << 20)
 #define DEFAULT_MAX_BYTES (UINT64_C(1) << 30)
 
@@ -166,7 +165,6 @@ static ERL_NIF_TERM not_begun(ErlNifEnv *env, bw_status_t status, const bw_error
     return status == BW_LIMIT ? atom(env, "limit") : failed(env, error);
 }
 
-/* from_iovec_nif(Binaries, Bytes) */
 static ERL_NIF_TERM from_iovec(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     ERL_NIF_TERM head, list = argv[0];
@@ -210,8 +208,7 @@ static ERL_NIF_TERM fill(ErlNifEnv *env, int file, uint64_t min)
     return finished(env, block, bw_block_fill(block, file, &error), &error);
 }
 
-/* read_file_nif(Name, MinBytes). If it returns `limit` or `no_block`, the caller must read the file
- * in the ordinary way. */
+/* read_file_nif(Name, MinBytes). On `limit` and `no_block`, the caller reads the file itself. */
 static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     char path[PATH_MAX];
@@ -308,7 +305,6 @@ static ERL_NIF_TERM listen_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
                             make_bytes(env, listener.token, BW_TOKEN_BYTES));
 }
 
-/* accept_nif(Listener) */
 static ERL_NIF_TERM accept_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     uint8_t id[BW_TOKEN_BYTES];
@@ -330,7 +326,6 @@ static ERL_NIF_TERM accept_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
                             make_channel(env, channel));
 }
 
-/* connect_nif(Address, Token, Id) */
 static ERL_NIF_TERM connect_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     ErlNifBinary address, token, id;
@@ -348,7 +343,6 @@ static ERL_NIF_TERM connect_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return pair(env, "ok", make_channel(env, channel));
 }
 
-/* pass_nif(Channel, Binary) */
 static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     bw_channel_t *channel;
@@ -377,8 +371,7 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     }
 }
 
-/* Without `beyond`, the binary refers to the block. With `beyond`, it is a copy, made on a dirty
- * scheduler. */
+/* With `beyond`, the binary is a copy, made on a dirty scheduler. */
 static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
 {
     ErlNifUInt64 number, size;
@@ -409,11 +402,9 @@ static ERL_NIF_TERM take_now(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return take(env, argv, false);
 }
 
-/* Checking for holes takes about 10 us per megabyte, so larger blocks are taken on a dirty
- * scheduler. */
+/* Larger blocks use a dirty scheduler: checking for holes takes about 10 us per megabyte. */
 #define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
 
-/* take_nif(Channel, Number, Bytes) */
 static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     ErlNifUInt64 size;
@@ -424,14 +415,12 @@ static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return take_now(env, argc, argv);
 }
 
-/* copy_nif(Channel, Number, Bytes) */
 static ERL_NIF_TERM take_copy(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     return take(env, argv, true);
 }
 
-/* is_open_nif(Channel) */
 static ERL_NIF_TERM is_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     bw_channel_t *channel;
@@ -442,7 +431,6 @@ static ERL_NIF_TERM is_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return atom(env, bw_channel_look(channel) ? "true" : "false");
 }
 
-/* close_nif(Channel) */
 static ERL_NIF_TERM close_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     bw_channel_t *channel;
@@ -456,7 +444,6 @@ static ERL_NIF_TERM close_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 
 /* ---- functions for Erlang ---- */
 
-/* is_block_nif(Binary) */
 static ERL_NIF_TERM is_block(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     ErlNifBinary binary;
@@ -471,7 +458,6 @@ static ERL_NIF_TERM is_block(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return atom(env, block ? "true" : "false");
 }
 
-/* info_nif() */
 static ERL_NIF_TERM info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     bw_blocks_info_t all = bw_blocks_info(state_of(env)->blocks);
@@ -491,7 +477,6 @@ static ERL_NIF_TERM info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return map;
 }
 
-/* limit_nif(Bytes) */
 static ERL_NIF_TERM limit(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     ErlNifUInt64 bytes;
@@ -516,7 +501,6 @@ static ERL_NIF_TERM reaper(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return atom(env, "ok");
 }
 
-/* reap_nif() */
 static ERL_NIF_TERM reap_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -578,6 +562,5 @@ static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argumen
     return 0;
 }
 
-/* There is no function to unload the library, because binaries may outlive the module and need the
- * state. */
+/* The library is never unloaded, because binaries may outlive the module and need the state. */
 ERL_NIF_INIT(beamway_block, functions, load, NULL, upgrade, NULL)
