@@ -42,8 +42,7 @@ lists_of(Names, Req) ->
                        _ -> []
                    end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
 
-%% Returns the nearest address that does not belong to a trusted proxy, and the position of its
-%% entry.
+%% Returns the nearest address that does not belong to a trusted proxy, and the position of its entry.
 client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
         {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
@@ -51,8 +50,7 @@ client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     end;
 client(_, Peer, [], Steps) -> {Peer, Steps}.
 
-%% Returns the value from the proxy that identified the client, or the last value if the list is too
-%% short, because proxies may append to one list and overwrite another.
+%% The list may be too short, because proxies may append to one list and overwrite another.
 at(_, []) -> <<>>;
 at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
 
@@ -70,8 +68,6 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
             Req#req{host = Name, conn = Conn#conn{sni = undefined}, port = case {Port, Scheme} of {undefined, https} -> 443; {undefined, http} -> 80; _ -> Port end};
         _ -> Req
     end.
-
-%% ---- request IDs
 
 %% @doc Returns the header that contains the request ID if the option is `request_id => true'.
 -spec request_id() -> binary().

@@ -64,8 +64,7 @@ leave(Table, Pid) ->
         [] -> ok
     end.
 
-%% @doc Returns `ok' if this address may make another request now, given the limit per second;
-%% otherwise returns the number of seconds after which it may.
+%% @doc Returns `ok' if this address may make another request now, or the number of seconds after which it may.
 -spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),

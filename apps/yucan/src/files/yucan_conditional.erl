@@ -73,8 +73,7 @@ may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
 %% If-Modified-Since applies only to GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc Returns the ranges that the client requests, or `all' if there is no valid Range header or
-%% if the header applies to a different version of the file.
+%% @doc Returns the requested ranges, or `all' if none is valid or If-Range names a different version of the file.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->

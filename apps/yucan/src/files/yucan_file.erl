@@ -102,8 +102,7 @@ below(Path, Mount) ->
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
-%% A fresh cache entry is used without accessing the file system. Such an entry contains only bytes
-%% that have passed the checks within the last second.
+%% A fresh cache entry contains only bytes that have passed the checks within the last second.
 look(Req, Path, Root, Options) ->
     case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
         none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);
@@ -301,8 +300,7 @@ seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
 keep(Req, Key, #seen{forms = Forms} = Seen) ->
     yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
 
-%% A file has no tag as long as its modification time is the current second, because it may change again within that second, and a cache would then
-%% keep the older content forever.
+%% A file may change again in the second of its modification, and a cache would then keep the older content forever.
 etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = seconds(Time),
     case seconds(calendar:universal_time()) - Seconds < 2 of

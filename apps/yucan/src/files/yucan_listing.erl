@@ -14,8 +14,7 @@
 %% The number of entries in each part of the page.
 -define(PIECE, 200).
 
-%% @doc Returns the page for a directory. `Path' is the decoded path from the request, below the root. A symbolic link is listed if the policy permits
-%% its target, and a name that begins with a dot is listed if the options allow it to be served.
+%% @doc Returns the page for a directory with the decoded `Path', which lists only what the options allow to be served.
 -spec response(yucan_req:req(), Folder :: binary(), Path :: binary(), Root :: binary(), yucan_file:options()) -> yucan_handler:response().
 response(Req, Folder, Path, Root, Options) ->
     Policy = maps:get(follow_symlinks, Options, inside),
@@ -32,8 +31,7 @@ response(Req, Folder, Path, Root, Options) ->
         {error, _} -> yucan_error:page(403)
     end.
 
-%% Returns whether a request can contain this name. A name that contains a line break, for example,
-%% cannot be requested.
+%% Returns whether a request can contain this name. A name that contains a line break, for example, cannot be requested.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
 %% Names that no request can contain are not listed but counted, so that the user knows that something is missing.

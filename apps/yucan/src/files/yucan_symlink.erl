@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Looks up files below a docroot, and checks the symbolic links in their paths. Files outside the docroot are served only if the policy allows
-%% it.
+%% @doc Looks up files below a docroot, and checks the symbolic links in their paths against the policy.
 %%
 %% Each file system access switches threads, so this module makes as few accesses as the policy allows, and bypasses the file server.
 -module(yucan_symlink).

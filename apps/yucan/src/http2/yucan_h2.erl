@@ -31,7 +31,6 @@
 -define(LATE_MS, 20).
 -define(LINGER_MS, 2000).
 -define(SEND_BYTES, 65536).
-%% The maximum size of a single read.
 -define(BUFFER_BYTES, 32768).
 %% The maximum size of a frame from the client, which is the smallest maximum that the protocol permits.
 -define(FRAME_BYTES, 16384).
@@ -125,7 +124,6 @@ frames(#state{buffer = Buffer, h2 = H2} = State) ->
 
 failed(What, Code, #state{h2 = H2} = State) -> State#state{h2 = yucan_h2_state:failed(What, Code, H2)}.
 
-%% Performs the effects of the last step.
 perform(#state{h2 = H2} = State) ->
     case yucan_h2_state:effects(H2) of
         {[], _} -> State;
@@ -214,8 +212,7 @@ flush(#state{h2 = H2, socket = Socket} = State) ->
         {error, _} -> ended(State#state{h2 = H21})
     end.
 
-%% Processes that receive messages from their streams are notified, so that they can shut down cleanly. All others are killed together with this
-%% process.
+%% Processes that receive messages from their streams are notified, so that they can shut down; others are killed.
 -spec ended(#state{}) -> no_return().
 ended(#state{h2 = H2, socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
     lists:foreach(fun({Pid, {active, Id}}) -> Pid ! {yucan_h2, Id, closed}, unlink(Pid);

@@ -6,8 +6,7 @@
 
 -include("yucan_internal.hrl").
 
-%% The initial heap size, in words, which is enough for a small request. Allocating and releasing a larger heap would cost more than a garbage
-%% collection.
+%% The initial heap size, in words. Allocating and releasing a larger heap would cost more than a collection.
 -define(WORDS, 377).
 
 %% @doc Starts the process, linked to the caller. `Served' is the number of earlier requests on the connection.
@@ -24,8 +23,7 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = answer(Req, Site),
-    %% A client that has received its response may disconnect, and the connection process then kills its stream processes. But this process still has
-    %% to count and log the request.
+    %% If the client disconnects now, this process would be killed, but it still has to count and log the request.
     _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
     yucan_exchange:account(Outcome, Req, Began, Start, Site),
     case Outcome of
@@ -41,8 +39,7 @@ answer(Req, Site) ->
         Class:Reason:Stack -> yucan_h2_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req, Site)
     end.
 
-%% Calls the function that has taken over the stream. When it returns, the stream ends (see
-%% yucan_conn:left/2).
+%% When the function that has taken over the stream returns, the stream ends (see yucan_conn:left/2).
 taken_over(Function, #req{conn = #conn{socket = Socket}} = Req, Stream) ->
     try
         _ = Function(Socket, <<>>)

@@ -2,7 +2,6 @@
 %% @doc Parses and encodes HTTP/2 frames (RFC 9113, 4 and 6). All functions are pure. This module determines which frames are well-formed;
 %% yucan_h2_state determines what they mean.
 -module(yucan_h2_frame).
-%% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
 
 -export([parse/2, data/3, headers/4, settings/1, settings_ack/0, ping_ack/1, reset/2, goaway/2, window_update/2]).
@@ -102,8 +101,6 @@ settings(<<8:16, Value:32, Rest/binary>>, Done) when Value =< 1 -> settings(Rest
 settings(<<8:16, _/binary>>, _) -> {connection_error, protocol_error};
 settings(<<_:48, Rest/binary>>, Done) -> settings(Rest, Done);
 settings(<<>>, Done) -> {settings, lists:reverse(Done)}.
-
-%% ---- frames that the server sends
 
 %% @doc Encodes a part of a body, which must fit into a single frame.
 -spec data(id(), Fin :: boolean(), iodata()) -> iodata().

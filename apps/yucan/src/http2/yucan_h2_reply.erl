@@ -39,7 +39,6 @@ taken_over(Status, Headers, Function, Req) ->
 
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
-%% Returns the status, the handler's headers except those that only concern an HTTP/1.1 connection, and the length that the handler specified.
 %% yucan_h2 adds the headers that every response has.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),

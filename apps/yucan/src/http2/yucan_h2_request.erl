@@ -86,8 +86,7 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% Returns whether a request may contain this header. Names are tokens in lower case, and values have no control characters and no leading or trailing
-%% spaces.
+%% Names are tokens in lower case, and values have no control characters and no leading or trailing spaces.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;

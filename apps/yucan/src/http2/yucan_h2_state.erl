@@ -21,14 +21,11 @@
 -record(stream, {
     %% The handler's process, until it has exited.
     pid = none :: none | pid(),
-    %% True as long as the client may still send data.
     receiving :: boolean(),
     %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
-    %% Data that has arrived but has not been read by the handler.
     buffer = <<>> :: binary(),
-    %% The receive window, and the number of bytes that can be added to it but have not been
-    %% announced to the client yet.
+    %% The receive window, and how many bytes can be added to it but have not been announced to the client yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
@@ -53,8 +50,7 @@
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% The stream processes, which live slightly longer than their streams. `active' means that the process has requested messages, so it also gets a
-    %% message when the stream ends.
+    %% They live slightly longer than their streams. `active' processes also get a message when the stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
     %% The streams that the server has closed. The client may not have noticed yet, so frames that it still sends on them are not errors.
@@ -355,8 +351,7 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client has cancelled the stream. A process that receives messages is notified in the same way as when a connection ends, even if it currently
-%% accepts no messages. Other processes are killed at once.
+%% The client has cancelled the stream. A process that receives messages is notified, even if it accepts none now.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
@@ -374,7 +369,6 @@ reset(Id, Code, #h2{streams = Streams} = S) ->
         _ -> S1
     end.
 
-%% Remembers the stream, because data that the client still sends on it is not an error.
 remember(Id, #h2{given_up = GivenUp} = S) -> S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}.
 
 removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{streams = Streams, now = Now} = S) ->
@@ -412,7 +406,6 @@ data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% The entire part has been sent.
 sent(_, _, 0, false, From, _, S) -> reply(From, ok, S);
 sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_window = Window} = S) ->
     S1 = reply(From, ok, out(yucan_h2_frame:data(Id, Fin, Data), S#h2{send_window = Window - Size})),
@@ -430,8 +423,7 @@ answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) 
         false -> S1
     end.
 
-%% @doc Sends as much pending data as is allowed by the windows and by the maximum size of a single
-%% write.
+%% @doc Sends as much pending data as is allowed by the windows and by the maximum size of a single write.
 -spec pump(state()) -> state().
 pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
     case queue:out(Ready) of

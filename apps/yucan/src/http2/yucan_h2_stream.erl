@@ -11,7 +11,6 @@
 -record(stream, {
     connection :: pid(),
     id :: pos_integer(),
-    %% The socket of the underlying connection.
     below :: yucan_transport:socket()
 }).
 -opaque stream() :: #stream{}.

@@ -4,7 +4,6 @@
 %% The caller limits the size of decoded fields, because a single byte of a block may stand for thousands of bytes. The encoder does not use Huffman
 %% codes, which are optional: fields that repeat take one byte each, and few others are sent.
 -module(yucan_hpack).
-%% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
 
 -export([new/1, decode/3, encode/2, resize/2, size/1]).
@@ -161,8 +160,6 @@ shrink(#table{entries = Entries, places = Places, added = Added, size = Size} = 
     {{Name, Value} = Field, Left} = maps:take(Oldest, Entries),
     Places1 = case Places of #{Field := Oldest} -> maps:remove(Field, Places); _ -> Places end,
     shrink(Table#table{entries = Left, places = Places1, size = Size - byte_size(Name) - byte_size(Value) - ?ENTRY_BYTES}).
-
-%% ---- encoding
 
 %% @doc Encodes these fields as a block.
 -spec encode([field()], table()) -> {iodata(), table()}.

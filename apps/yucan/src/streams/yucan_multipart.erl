@@ -39,10 +39,9 @@
 
 %% ---- requests
 
-%% @doc Reads the form. For each part, the function is called with `{part, Part}', with
-%% `{data, Bytes}' for each piece of its content as it arrives, and with `part_end'. It returns
-%% `{ok, Acc}', or `{stop, Acc}' to stop reading. An error is returned together with the last `Acc',
-%% so that the caller can close an open file.
+%% @doc Reads the form. For each part, the function is called with `{part, Part}', with `{data, Bytes}' for each piece
+%% of its content as it arrives, and with `part_end'. It returns `{ok, Acc}', or `{stop, Acc}' to stop reading. An error
+%% is returned together with the last `Acc', so that the caller can close an open file.
 -spec fold(fun((event(), Acc) -> {ok | stop, Acc}), Acc, yucan_req:req(), options()) -> {ok | stop, Acc} | {error, reason(), Acc}.
 fold(Fun, Acc, Req, Options) ->
     case new(yucan_req:header(<<"content-type">>, Req, <<>>), Options) of
@@ -114,7 +113,6 @@ new(ContentType, Options) ->
         _ -> error
     end.
 
-%% Parses a header value and its parameters.
 value(Text) ->
     [Value | Rest] = binary:split(Text, <<";">>),
     case yucan_header:elements(iolist_to_binary(Rest)) of

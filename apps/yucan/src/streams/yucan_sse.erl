@@ -20,10 +20,9 @@
 
 -define(ALIVE_MS, 15000).
 
-%% @doc Returns the response for a handler. The function is called with `start', and then with
-%% `{info, Message}' for each message that the process receives. Its second argument is the state
-%% that it last returned, or `State' in the first call. The headers are added to those that a stream
-%% of events needs.
+%% @doc Returns the response for a handler. The function is called with `start', and then with `{info, Message}' for
+%% each message that the process receives. Its second argument is the state that it last returned, or `State' in the
+%% first call. The headers are added to those that a stream of events needs.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->

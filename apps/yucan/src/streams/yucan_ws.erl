@@ -1,17 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc WebSocket (RFC 6455): the handshake, and then the loop in the connection process that calls the user's module.
 %%
-%% A handler returns `{websocket, Module, Argument, Options}', and `Module' has this behaviour.
-%% `init/2' is called after the response to the handshake. `message/2' is called for each complete
-%% message from the client, and `info/2' for each message from another process; if the module has no
-%% `info/2', such messages are dropped. If one of these two functions raises an exception, the
-%% client gets the close code 1011.
+%% A handler returns `{websocket, Module, Argument, Options}', and `Module' has this behaviour. `init/2' is called after
+%% the response to the handshake. `message/2' is called for each complete message from the client, and `info/2' for each
+%% message from another process; if the module has no `info/2', such messages are dropped. If one of these two functions
+%% raises an exception, the client gets the close code 1011.
 %%
 %% permessage-deflate (RFC 7692) is off unless the options contain `compress'. With `compress => true', each message is compressed separately, so that
 %% an idle connection needs no window; a map sets other parameters ({@link yucan_ws_deflate}). A request from a page of another origin gets 403, unless
 %% `origins' contains that origin or is `any'.
 -module(yucan_ws).
-%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([upgrade/5, message/2, silence/1]).
@@ -21,12 +19,11 @@
 
 -type options() :: #{protocols => [binary()], compress => boolean() | yucan_ws_deflate:options(), max_message => pos_integer(), idle_ms => pos_integer(),
     headers => yucan_handler:headers(), origins => same | any | [binary()]}.
-%% `protocols' are names for `Sec-WebSocket-Protocol'; the first name in the client's list that is
-%% one of them is used. `max_message' limits a message in bytes, after it has been decompressed. A
-%% client that has been silent for `idle_ms' gets a ping, and the connection is closed if the client
-%% is silent for the same time again. The defaults of these two are the server's limits
-%% `ws_message_bytes' and `ws_idle_ms'. `headers' are added to the response. `origins' is `same' by
-%% default: only pages of the requested host may open the WebSocket.
+%% `protocols' are names for `Sec-WebSocket-Protocol'; the first name in the client's list that is one of them is used.
+%% `max_message' limits a message in bytes, after it has been decompressed. A client that has been silent for `idle_ms'
+%% gets a ping, and the connection is closed if the client is silent for the same time again. The defaults of these two
+%% are the server's limits `ws_message_bytes' and `ws_idle_ms'. `headers' are added to the response. `origins' is `same'
+%% by default: only pages of the requested host may open the WebSocket.
 -type frame() :: {text | binary | ping | pong, iodata()}.
 -type result() :: {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, Code :: 1000..4999, Text :: iodata(), State :: term()}
     | {close, Code :: 1000..4999, Text :: iodata(), Before :: [frame()], State :: term()}.

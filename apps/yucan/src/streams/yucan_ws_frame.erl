@@ -7,8 +7,7 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc Returns the client's next frame, unmasked. `MaxBytes' is the maximum size of a message, and `Compressed' says whether the first reserved bit
-%% may be set.
+%% @doc Returns the client's next frame, unmasked. `Compressed' says whether the first reserved bit may be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.

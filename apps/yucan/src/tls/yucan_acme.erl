@@ -51,8 +51,7 @@
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc Returns a child specification for a supervisor. The child may be started before or after the
-%% server.
+%% @doc Returns a child specification for a supervisor. The child may be started before or after the server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
@@ -78,8 +77,6 @@ challenge(Req, Next) ->
             end;
         _ -> Next(Req)
     end.
-
-%% ---- options
 
 checked(Options) ->
     Known = [names, folder, contact, directory, challenge, cacertfile],
@@ -122,8 +119,6 @@ trust(#{cacertfile := File}) ->
 trust(_) -> verified().
 
 verified() -> [{verify, verify_peer}, {depth, 10}, {customize_hostname_check, [{match_fun, public_key:pkix_verify_hostname_match_fun(https)}]}].
-
-%% ---- files
 
 ensure_certificate(#{certificate := File, names := Names, folder := Folder}) ->
     case filelib:is_regular(File) of
@@ -171,8 +166,6 @@ is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options)
 self_signed(Name, Key, Extensions) ->
     yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
 
-%% ---- challenges
-
 offer(<<"http-01">>, Name, Token, Authorization) -> yucan_acme_challenge:put_token(Token, Name, Authorization);
 %% The certificate contains the hash of the authorization in a critical extension (RFC 8737, 3).
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
@@ -184,8 +177,6 @@ offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
 
 withdraw(<<"http-01">>, _, Token) -> yucan_acme_challenge:erase_token(Token);
 withdraw(<<"tls-alpn-01">>, Name, _) -> yucan_acme_challenge:erase_certificate(Name).
-
-%% ---- the process
 
 %% @private
 -spec init(map()) -> {ok, #state{}}.
@@ -204,9 +195,8 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% Returns how many orders have failed, and how long to wait, in ms, before the next one. Failures
-%% are recorded in a file, because a program that is restarted repeatedly must not place an order
-%% each time. If the options have changed, an order may be placed immediately.
+%% Returns how many orders have failed, and the pause before the next one in ms. Failures are recorded in a file,
+%% because a program that is restarted repeatedly must not place an order each time, unless its options have changed.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of

@@ -4,7 +4,6 @@
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
-%% Iolists end in a binary tail, as in yucan_reply.
 -dialyzer(no_improper_lists).
 
 -export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
@@ -17,7 +16,6 @@
 %% The TLS settings of a listener: its options, and the ssl socket for which ssl keeps the key of the session tickets.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
-%% The options of ssl that concern the client's certificate.
 -opaque demands() :: [ssl:tls_server_option()].
 %% The requirements that the client had to meet in a handshake, and the listener's default for hosts without their own requirements.
 -opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.

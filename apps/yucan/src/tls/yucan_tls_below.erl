@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport beneath OTP's ssl on listeners that issue session tickets, for sockets that
-%% yucan has already accepted. ssl keeps the ticket key together with its own listening socket, and
-%% has no key for a connection that was accepted elsewhere. Through the option `cb_info', yucan_tls
-%% therefore makes ssl call `listen' and `accept' in this module, and both return the existing
-%% socket. The other functions only call gen_tcp and inet.
+%% @doc The transport beneath OTP's ssl on listeners that issue session tickets, for sockets that yucan has already
+%% accepted. ssl keeps the ticket key with its own listening socket, and has no key for a connection that was accepted
+%% elsewhere. Through the option `cb_info', ssl therefore calls `listen' and `accept' in this module, which return the
+%% existing socket. The other functions only call gen_tcp and inet.
 -module(yucan_tls_below).
 
 -export([with/2]).
