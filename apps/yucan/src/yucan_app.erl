@@ -17,9 +17,8 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private Drains all servers at the same time. Connections that are still open afterwards are closed together with their server, so a second call
-%% has nothing to wait for. A server that has crashed in the meantime need not be drained. If handlers use an application that stops before this one,
-%% that application also calls this function.
+%% @private Drains all servers at the same time, and then closes their connections, so a second call has nothing to do.
+%% An application that handlers use and that stops before this one also calls this function.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),

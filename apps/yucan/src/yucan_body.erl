@@ -24,19 +24,16 @@
     limits :: #limits{},
     %% What remains to be read: a number of bytes, chunks (with the parser's state), everything until the transport reports the end, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
-    %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
     %% True while the client waits for 100 Continue before it sends the body.
     expect :: boolean(),
     started :: undefined | integer(),
-    %% The deadline for reading the body.
     deadline = infinity :: infinity | integer(),
     received = 0 :: non_neg_integer(),
     trailers = [] :: [{binary(), binary()}]
 }).
 
-%% @doc Opens the body; called before the handler. `Buffer' contains the bytes that arrived after the head. The rest of the body must be read with
-%% recv.
+%% @doc Opens the body. `Buffer' contains the bytes that arrived after the head; the rest must be read with recv.
 -spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
 open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socket = Socket}}, Buffer, Limits) ->
     Left = case Framing of
@@ -48,8 +45,7 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc Closes the body; called after the response. Drains what the handler did not read, up to a limit. Returns the bytes that follow the body, or
-%% how long the connection may linger.
+%% @doc Drains what the handler did not read, up to a limit. Returns the bytes after the body, or how long to linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
     #body{socket = Socket, limits = #limits{drain_bytes = Max, linger_ms = Ms}, buffer = Buffer, received = Received} = Body = get(?KEY),
@@ -108,7 +104,6 @@ at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{re
         {ok, Data} ->
             _ = put(?KEY, Body#body{left = done, buffer = <<>>, received = Length}),
             {ok, Data};
-        %% Only a part arrived before the timeout, so the client is slow but not silent.
         {partial, Data} ->
             ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
             _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data), started = Started}),

@@ -69,10 +69,8 @@ without_port(_) ->
 format({local, _}) -> "-";
 format({Ip, _}) -> inet:ntoa(Ip).
 
-%% @doc Reads a PROXY protocol header, version 1 or 2, which precedes everything else on a
-%% connection. Called only if the listener expects such a header. Returns the source address, or
-%% `local' if the proxy connects on its own behalf. Each read has an exact size, so none of the data
-%% that follows, such as TLS, is consumed.
+%% @doc Reads a PROXY protocol header, version 1 or 2. Returns the source address, or `local' if the proxy connects on
+%% its own behalf. Each read has an exact size, so none of the data that follows, such as TLS, is consumed.
 -spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->

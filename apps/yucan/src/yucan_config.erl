@@ -102,7 +102,6 @@ listen(Listen) when is_map(Listen) ->
     #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
 
-%% A unix socket has no port.
 port({local, _}, Listen) ->
     Port = maps:get(port, Listen, 0),
     Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
@@ -279,8 +278,6 @@ table() ->
              {forwarded, [<<"x-forwarded-for">>], "x-forwarded-for, x-forwarded-proto and x-forwarded-host, or forwarded alone", "Headers that count if they come from these proxies."},
              {request_id, false, "true, false, or the name of a header", "A header with an id for each request. true means x-request-id."},
              {on_event, none, "a fun of three arguments, {Module, Function}, or none", "A function that gets events in telemetry's format."}]].
-
-%% ---- limits
 
 %% @doc Returns all limits with their defaults. Each name ends with its unit.
 -spec default_limits() -> limits().

@@ -16,8 +16,7 @@
 
 -include("yucan_internal.hrl").
 
-%% The number of messages that the socket may send before it becomes passive. The mailbox can therefore hold at most this many times the socket's
-%% `buffer'.
+%% How many messages may arrive before the socket becomes passive. Each is at most as large as the socket's `buffer'.
 -define(ARM, 100).
 %% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
@@ -25,8 +24,7 @@
 -define(ACCEPT_MS, 5000).
 %% A VM without the allocator flags retains a lot of memory if it has this many open connections.
 -define(MANY, 200).
-%% If the limit on connections is exceeded, a surplus connection stays open for at most this long
-%% after its 503.
+%% If the limit on connections is exceeded, a surplus connection stays open for at most this long after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
@@ -206,13 +204,11 @@ no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{serv
     end;
 no_request(Status, Reason, Buffer, State) -> refuse(Status, Reason, Buffer, State).
 
-%% Caches the parsed header lines for the next request.
 remember(#req{lines = Lines, authority = Authority}, #state{template = #req{lines = Lines, authority = Authority}} = State) -> State;
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% The cached lines are dropped while the connection is idle, because the next request may be a long time off and the lines reference the whole binary
-%% in which they arrived.
+%% Cached lines reference the whole binary in which they arrived, so they are dropped while the connection is idle.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -261,7 +257,6 @@ refused(Status, Reason, Text, Method, #conn{server = Server, socket = Socket} = 
     yucan_reply:refuse(Status, Text, Socket, Method, Site),
     yucan_log:refused(Log, Conn, Status).
 
-%% The response has been sent, but the client may still be sending. This connection accepts no further requests.
 -spec linger(#state{}) -> no_return().
 linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
@@ -314,7 +309,6 @@ last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;
 last_one(Req, #state{limits = #limits{requests = Max}, served = Served}) when Served + 1 < Max -> Req;
 last_one(Req, _) -> Req#req{keep = false}.
 
-%% The entire body may have arrived already.
 for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
@@ -351,8 +345,7 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% Allows `Count' messages if none are allowed at present. A stream may also have allowed some (yucan_sse); their data precedes everything that recv
-%% would return.
+%% A stream may have allowed messages (yucan_sse). Their data precedes everything that recv would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
     case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_progress:has_streamed() of
@@ -360,9 +353,8 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         false -> followed(Rest, Count, State, Site)
     end.
 
-%% Erases what a handler has stored in the process dictionary, because the next request that a proxy
-%% sends over this connection may belong to a different user. HTTP/2 does not need this, because it
-%% has a process for each request.
+%% Erases what a handler has stored in the process dictionary, because the next request that a proxy sends over this
+%% connection may belong to a different user. HTTP/2 has a process for each request instead.
 forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
                                Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
     forget_user(Keys);
@@ -387,19 +379,16 @@ arm(Count, #state{socket = Socket} = State) ->
         {error, _} -> done(State#state.socket)
     end.
 
-%% Handles a message with data.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
 %% A reload may have changed the limits, and under the new limits the same bytes may not be a valid request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
-%% Waits for the next request.
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% Returns the remaining idle time, which is counted from the first call. So the clock is never read
-%% while requests follow each other quickly.
+%% Counts the idle time from the first call, so the clock is never read while requests follow each other quickly.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),

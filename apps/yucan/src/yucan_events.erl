@@ -23,9 +23,8 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is
-%% logged. No further warning follows until the function has succeeded again. `Failing' records
-%% this.
+%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is logged; the next one
+%% follows only after a success, which `Failing' records.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of
@@ -46,8 +45,7 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
 %% The server may just have been stopped.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
-%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here; the user's function gets it in
-%% native units.
+%% @doc Reports `[yucan, request, stop]': a request was answered. The user's function gets the duration in native units.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
 answered(Site, Req, Status, {Bytes, Us}) ->
     emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).

@@ -52,7 +52,6 @@ respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota
 -spec ready(yucan_handler:response() | yucan_stream:answer(), #req{}, #site{}) -> answer().
 ready(Response, Req, Site) -> written(with_id(Response, Req, Site), Req, Site).
 
-%% Adds the request ID to the response.
 with_id(Response, #req{id = none}, _) -> Response;
 with_id({Status, Headers, Body}, #req{id = Id}, #site{request_id = Name}) when is_list(Headers) -> {Status, [{Name, Id} | lists:keydelete(Name, 1, Headers)], Body};
 with_id({websocket, Module, Argument, Options}, #req{id = Id}, #site{request_id = Name}) when is_map(Options) ->

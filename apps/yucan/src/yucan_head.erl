@@ -104,8 +104,7 @@ set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 
 set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
     set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
-%% Some programs do not escape what their user has typed. Those bytes are escaped here, as browsers would do, so that logs, scripts and other servers
-%% get a valid target.
+%% Some programs do not escape what their user has typed, but logs, scripts and other servers need a valid target.
 set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) when Mark < 0 ->
     Query = << <<(case C > 127 of true -> yucan_path:escape(<<C>>); false -> <<C>> end)/binary>> || <<C>> <= binary_part(Bin, 1 - Mark, End + Mark - 1) >>,
     Path = binary_part(Bin, Start, -Mark - Start),
@@ -217,7 +216,6 @@ trimmed(Bin, From, At) ->
         _ -> At
     end.
 
-%% Records the headers that determine the framing and whether the connection stays open.
 note(host, Value, #req{host = undefined} = Req) -> Req#req{host = Value};
 note(host, _, _) -> {error, 400, two_hosts};
 note(connection, Value, Req) -> connection(Value, Req);
@@ -311,8 +309,7 @@ relative(#req{host = Said} = Req, Rest) ->
 kept(undefined) -> undefined;
 kept(Said) -> binary:copy(Said).
 
-%% The authority in the target takes precedence over the Host header, which must still be valid (RFC 9112, 3.2.2). Handlers see only the authority in
-%% the target.
+%% The authority in the target takes precedence over the Host header, which must still be valid (RFC 9112, 3.2.2).
 absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
     case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
         {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> ->
@@ -342,8 +339,7 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% Returns the first `At' bytes without a trailing dot. The dot only marks the name as fully
-%% qualified (RFC 3986, 3.2.2), so the name without the dot is the same name.
+%% A trailing dot only marks the name as fully qualified (RFC 3986, 3.2.2), so the name without it is the same.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

@@ -137,10 +137,9 @@ is_token(Bin) -> all_tchars(Bin).
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
 
-%% @doc Parses pairs such as `a=b; c="d e"', in comma-separated lists, as they occur after a media
-%% type or disposition and in Forwarded (RFC 7239, 4). Names are converted to lower case. In quotes,
-%% `\\"' and `\\\\' stand for one byte, but any other backslash is literal, because browsers send it
-%% that way.
+%% @doc Parses pairs such as `a=b; c="d e"', in comma-separated lists, as they occur after a media type or disposition
+%% and in Forwarded (RFC 7239, 4). Names are converted to lower case. In quotes, `\\"' and `\\\\' stand for one byte,
+%% but any other backslash is literal, because browsers send it that way.
 -spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
 elements(Text) -> pair(trim(Text), [], []).
 

@@ -15,7 +15,6 @@
     local :: yucan_req:address(),
     %% The client's address from the PROXY header, if the listener expects one.
     proxied = none :: none | yucan_req:address(),
-    %% The host name that the client requested in TLS.
     sni = undefined :: undefined | binary(),
     %% The requirements that the client's certificate had to meet in the TLS handshake; `none' without TLS.
     asked = none :: none | yucan_tls:asked(),
@@ -81,8 +80,7 @@
     %% All header lines and the values parsed from them. In a template they are those of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% If this is false, the connection closes after the response. `unsaid' means that an HTTP/1.0 client sent no Connection header, and has the same
-    %% effect.
+    %% False closes the connection after the response, and so does `unsaid' (HTTP/1.0 without a Connection header).
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
@@ -94,9 +92,7 @@
 %% A virtual host in compiled form.
 -record(host, {
     names = [] :: [binary()],
-    %% The requirements that its clients' certificates must meet.
     demands :: yucan_tls:demands(),
-    %% The host's middleware, routes and handler.
     plan :: yucan_router:plan()
 }).
 
@@ -110,7 +106,6 @@
 -record(site, {
     name :: atom(),
     limits :: #limits{},
-    %% Host names that are not patterns.
     exact = #{} :: #{binary() => #host{}},
     %% {Pattern, Host}, longest pattern first.
     patterns = [] :: [{binary(), #host{}}],
@@ -124,8 +119,7 @@
     request_id = none :: none | binary(),
     on_event = none :: none | yucan_events:handler(),
     quota :: undefined | yucan_quota:table(),
-    %% For each listening socket: its TLS settings, and whether clients send a PROXY header first. New connections read this, so a reload may change
-    %% both.
+    %% For each listening socket: its TLS settings, and whether clients send a PROXY header first.
     listeners = #{} :: #{gen_tcp:socket() => {none | yucan_tls:server(), ProxyProtocol :: boolean()}},
     http2 = true :: boolean(),
     log = none :: none | yucan_log:log(),
@@ -139,7 +133,6 @@
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),
-    %% The counters of the site, which count all open connections of the server.
     counters :: atomics:atomics_ref(),
     quota :: yucan_quota:table(),
     %% For the pool: how many of its processes are waiting for a connection, and how many should be.

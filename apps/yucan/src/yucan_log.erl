@@ -82,8 +82,7 @@ move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 -spec init({target(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
     process_flag(message_queue_data, off_heap),
-    %% With this flag, the supervisor's shutdown signal is handled after the entries that are
-    %% already queued.
+    %% With this flag, the supervisor's shutdown signal is handled after the entries that are already queued.
     process_flag(trap_exit, true),
     case reopen(#state{file = File, queued = Queued}) of
         {ok, State} ->

@@ -24,8 +24,7 @@
 -define(PLACES, 104).
 %% The total duration of the timed responses.
 -define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
-%% Only the first request of a connection and every 16th request after it are timed, because reading the clock for each request would cost more than
-%% it is worth.
+%% Only the first request of a connection and every 16th after it are timed, because reading the clock is expensive.
 -define(TIMED, 15).
 
 %% @doc Creates the counters, which all start at zero.

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. A process is
-%% started when another exits, and more are started when fewer than half of the configured number are waiting. The processes are independent, so if
-%% one crashes, no other connection is affected.
+%% @doc Starts and monitors the connection processes of a listener. One is started when another exits, and more when
+%% fewer than half of the configured number are waiting in accept. If one crashes, no other connection is affected.
 -module(yucan_pool).
 -behaviour(gen_server).
 
@@ -23,8 +22,7 @@
 %% The pool hibernates after this time without messages, because a burst of thousands of connections leaves it with a heap of several megabytes.
 -define(QUIET_MS, 1000).
 
-%% The initial heap of a connection process, in words. It is large enough for several requests between two garbage collections. A hibernating process
-%% keeps only the memory that it needs.
+%% The initial heap of a connection process, in words: large enough for several requests between collections.
 -define(WORDS, 1598).
 
 %% Each process has its own atomic for its state, so the counts are correct however the process exits.
@@ -41,8 +39,7 @@
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
-%% @doc Records that the calling process has accepted a connection. Returns the number of connections that are now open, including this one. Because
-%% the counter is incremented here, no two processes get the same number.
+%% @doc Records that the caller has accepted a connection. Returns how many are open; no two callers get the same.
 -spec taken(#listener{}) -> Open :: pos_integer().
 taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
     ok = atomics:put(Doing, 1, ?SERVES),
@@ -143,7 +140,6 @@ closed(_, State) -> State.
 unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
 unless_done(State) -> {noreply, State}.
 
-%% Logs a warning at most once a minute.
 complain(Reason, #state{complained = Last, listener = #listener{server = Server}} = State) ->
     Now = erlang:monotonic_time(second),
     case Now - Last >= 60 orelse Last =:= 0 of

@@ -60,8 +60,7 @@ has_begun() ->
         _ -> get(?ANSWERED) =/= undefined
     end.
 
-%% @doc Returns whether this process has ever sent a stream as a response. The source of a stream, such as a subscription, may send messages at any
-%% time.
+%% @doc Returns whether this process has ever sent a stream, whose source may send messages at any time.
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 

@@ -127,7 +127,6 @@ checked(Headers) ->
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
-%% Checks a handler's headers.
 headers([{Name, Value} | Rest], Out) ->
     {Kind, Lower} = name(Name),
     headers(Rest, header(Kind, Lower, value(Value), Out));
@@ -136,8 +135,7 @@ headers([], Out) ->
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
 
-%% @doc Returns a handler's headers for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
-%% specified.
+%% @doc Returns a handler's headers for HTTP/2, without those of an HTTP/1.1 connection, and the length that it gave.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
 fields(Headers) -> fields(Headers, [], undefined).
 
@@ -230,13 +228,11 @@ size_of(File) ->
         _ -> error({bad_response, {no_file, File}})
     end.
 
-%% A file of up to this size is read with a single call, because each call switches to another thread and back. Over TCP, larger files are sent with
-%% sendfile.
+%% A file of up to this size is read with a single call, because each call switches to another thread and back.
 -define(SMALL_BYTES, 16384).
 
-%% @doc Calls `Send' with the content of a file, or of a part of one: with the bytes themselves if
-%% they are few, and otherwise with the open file and the offset. If the few bytes cannot all be
-%% read, because the file was truncated in the meantime, nothing is sent.
+%% @doc Calls `Send' with the bytes of a file or of a part of one, if they are few, and otherwise with the open file and
+%% the offset. If the file has been truncated and the few bytes cannot all be read, nothing is sent.
 -spec with_file({file, file:name_all(), Size} | {file, file:name_all(), Offset, Length}, Status, fun((binary() | {file:fd(), Offset}) -> Outcome)) -> Outcome | {close, Status, 0}
     when Size :: non_neg_integer(), Offset :: non_neg_integer(), Length :: non_neg_integer(), Status :: 200..999, Outcome :: yucan_progress:outcome().
 with_file({file, File, Size}, Status, Send) when Size =< ?SMALL_BYTES ->

@@ -31,9 +31,8 @@ method(#req{method = Method}) -> Method.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc Returns the path in canonical form, still percent-encoded. It has no dot segments or empty
-%% segments. Only characters that have to be escaped are escaped, with upper-case hexadecimal
-%% digits.
+%% @doc Returns the path in canonical form, still percent-encoded. It has no dot segments or empty segments. Only
+%% characters that have to be escaped are escaped, with upper-case hexadecimal digits.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 

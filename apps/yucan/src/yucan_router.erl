@@ -165,8 +165,7 @@ match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, B
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
 
-%% An encoded slash would become part of the binding, so a client could use it to bypass routes for
-%% directories.
+%% An encoded slash would become part of the binding, so a client could use it to bypass routes for directories.
 is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);

@@ -73,8 +73,7 @@ init(#{name := Name} = Options) ->
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
-%% No module can be loaded once the VM has run out of file descriptors. Therefore this loads the
-%% application's modules, and the modules that these call, in advance.
+%% Loads the modules that may be needed later, because none can be loaded once no file descriptors are left.
 load_all() ->
     Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
     _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
@@ -92,9 +91,8 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% If a socket already listens on a configured address, it is reused, so that no connection is
-%% refused during a reload; the listener's other settings are stored in the site. Listeners whose
-%% options have not changed are paired first, because several may have port 0.
+%% A socket that already listens on a configured address is reused, so that a reload refuses no connection. Listeners
+%% whose options have not changed are paired first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -173,8 +171,7 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% Called last, so that a rejected reload does not affect the log. If the log is already open, it switches to the new file. If that file cannot be
-%% opened, the log continues in the old file.
+%% Called last, so that a rejected reload does not affect the log.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),

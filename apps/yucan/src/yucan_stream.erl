@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A response body that is written in parts, by a handler's function or in steps (yucan_answer). The head is sent together with the first part.
 -module(yucan_stream).
-%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([run/6, write/3, sent/1, outcome/1, cut/0]).
@@ -99,8 +98,7 @@ outcome(#req{conn = #conn{socket = Socket}}) ->
         Outcome -> Outcome
     end.
 
-%% @doc Handles a failure of the handler. Returns `none' if nothing was sent in steps. Otherwise the response is left incomplete, in such a way that
-%% the client can tell.
+%% @doc Leaves the response incomplete, so that the client can tell. `none' means that nothing was sent in steps.
 -spec cut() -> none | yucan_progress:outcome().
 cut() ->
     case yucan_progress:take() of

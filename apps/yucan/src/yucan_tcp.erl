@@ -12,11 +12,9 @@
 
 -opaque accepting() :: none | non_neg_integer().
 
-%% The time limit for connecting to a unix socket on the same host.
 -define(CONNECT_MS, 2000).
 
-%% @doc Opens a listening socket with the options from yucan_server and those for its type (TCP or unix). A server that was killed leaves its unix
-%% socket behind; if nobody listens on such a socket, it is removed. Any other file of that name is left alone.
+%% @doc Opens a listening socket. A unix socket that a killed server has left behind is removed, but no other file.
 -spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
 listen({local, Path} = Where, Port, Options) ->
     ok = remove_stale(Path),
@@ -44,9 +42,8 @@ name(_, Listening) -> inet:sockname(Listening).
 -spec sockname(gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 sockname(Socket) -> inet:sockname(Socket).
 
-%% @doc Requests a connection from a listening socket; accepted/3 then returns the connection. gen_tcp:accept would copy options one by one, with
-%% about ten system calls, although the driver and the kernel have already applied every option that our listeners set. `private_accept' in
-%% bench/results/http-private.json measures the benefit.
+%% @doc Requests a connection, which accepted/3 returns. gen_tcp:accept would copy options one by one, with about ten
+%% system calls, although they are already applied (`private_accept' in bench/results/http-private.json).
 -spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
 accept(Listening) when is_port(Listening) ->
     case prim_inet:async_accept(Listening, -1) of
@@ -83,9 +80,8 @@ peer(Socket) -> inet:peername(Socket).
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
 
-%% @doc Lets the driver read directly into the final binary, so no parts have to be joined and the process does not wake up for each part. Bytes that
-%% have already been read are first returned to the driver with an undocumented function. `private_body' in bench/results/http-private.json measures
-%% the benefit.
+%% @doc Lets the driver read directly into the final binary, which saves joining parts and waking up for each
+%% (`private_body' in bench/results/http-private.json). An undocumented function returns bytes to the driver.
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) ->
     case unrecv(Socket, Before) of
@@ -140,8 +136,7 @@ shorter({error, timeout}, Socket, Before) ->
     end;
 shorter(Result, _, _) -> Result.
 
-%% @doc Sends the file with sendfile. The head is sent together with the first bytes of the file if
-%% the socket supports that.
+%% @doc Uses sendfile. The head is sent together with the first bytes of the file if the socket supports that.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -165,8 +160,7 @@ guarded(Socket, Ms, Function) ->
     try
         Function()
     after
-        %% The guard must have exited before the process continues, so that it can neither kill the process during a later operation nor appear among
-        %% its links.
+        %% Otherwise the guard could kill the process during a later operation, or appear among its links.
         true = unlink(Guard),
         Guard ! done,
         receive {'DOWN', Monitor, process, Guard, _} -> ok end
@@ -244,8 +238,7 @@ has_hung_up(Socket) ->
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @doc Closes the socket. If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent its
-%% queue.
+%% @doc Skips the wait of gen_tcp:close for the driver's queue if that is empty.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of

@@ -73,8 +73,7 @@ send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
 -spec send_large(socket(), iodata()) -> ok | {error, reason()}.
 send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
 
-%% @doc Sends a head and a part of a file, and returns how much of the file was sent. If the peer accepts nothing for `SendMs', the calling process
-%% may exit.
+%% @doc Returns how much of the file was sent. If the peer accepts nothing for `SendMs', the calling process may exit.
 -spec send_file(socket(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
@@ -91,10 +90,9 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
-%% @doc Accounts for a data message, and returns how many more may arrive. Over TCP, the allowance is topped up to `Count' once half of it has been
-%% used, before the socket becomes passive, because a passive socket is removed from the scheduler's own set of descriptors. If a client sends faster
-%% than it is served, its socket becomes passive nevertheless. While more than one message may still arrive, a `passive' event means nothing, because
-%% the socket has been armed since.
+%% @doc Accounts for a data message, and returns how many more may arrive. Over TCP, the allowance is topped up once
+%% half of it has been used, because a passive socket is removed from the scheduler's own set of descriptors. While more
+%% than one message may still arrive, a `passive' event is outdated, because the socket has been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
 used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),
@@ -129,8 +127,7 @@ info({Transport, Raw}) -> Transport:info(Raw).
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({Transport, Raw}) -> Transport:tls(Raw).
 
-%% @doc Buffers data that is sent from now on until release/1 is called, so that several responses are sent together. The system buffers it for at
-%% most 200 ms, whatever this process does in the meantime.
+%% @doc Buffers data until release/1 is called, so that several responses are sent together, but for at most 200 ms.
 -spec hold(socket()) -> ok.
 hold({yucan_tcp, Raw}) ->
     case put(?HELD, true) of
@@ -148,11 +145,10 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection without losing the last response. Closing a socket that has unread
-%% bytes resets the connection, so a client or proxy that is still sending could lose data that it
-%% has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer
-%% closes the connection, for at most `Ms' in total. It gives up earlier after 5 s of silence or if,
-%% after the first 5 s, fewer than `Rate' bytes arrive per second.
+%% @doc Closes the connection without losing the last response. Closing a socket that has unread bytes resets the
+%% connection, so a client or proxy that is still sending could lose data that it has not read yet (RFC 9112, 9.6).
+%% Therefore this function reads and drops data until the peer closes, for at most `Ms' in total. It gives up after 5 s
+%% of silence or if, after the first 5 s, fewer than `Rate' bytes arrive per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),
