@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Handles requests to one of the servers in a configuration. The steps follow the order that
-%% modules written for Yaws rely on: arg_rewrite_mod, redirects, auth, aliases, revproxy, appmods,
-%% and finally files and scripts.
+%% @doc Handles requests to one of the servers in a configuration. The steps follow the order that modules written for
+%% Yaws rely on: arg_rewrite_mod, redirects, auth, aliases, revproxy, appmods, and finally files and scripts.
 -module(yucan_yaws).
 -behaviour(yucan_handler).
 
@@ -315,8 +314,7 @@ outcome(#{next := {page, Target}, headers := Headers} = Outcome, Req, Arg, Site,
 outcome(#{next := {redirect_local, Path}, headers := Headers} = Outcome, Req, Arg, #{server := Server}, _) ->
     Location = case Path of
         "/" ++ _ -> [yucan_yaws_out:own_origin(Req, Server), Path];
-        %% The target is relative to the directory of this request, or it is a complete URL. The
-        %% client can resolve both.
+        %% The target is relative to the directory of this request or a complete URL, and the client can resolve both.
         _ -> Path
     end,
     yucan_yaws_out:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);

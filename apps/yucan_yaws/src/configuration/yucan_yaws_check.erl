@@ -2,15 +2,12 @@
 %% @doc Checks whether the directories and modules in a configuration exist, and whether yaws_api
 %% has all the functions that the modules call.
 %%
-%% A configuration that fails these checks is still used, because a directory may be mounted later
-%% and a call may never be reached. But without a warning at the start, each mistake would show up
-%% only as a 404 or 500.
+%% A configuration that fails is still used, because a directory may be mounted later and a call may never be reached.
 -module(yucan_yaws_check).
 
 -export([problems/1, missing/1]).
 
-%% @doc Returns a problem for each missing item, with the line at which the server that refers to it
-%% begins. The module directories must already be in the code path.
+%% @doc Returns the problems, each with the line of its server. The module directories must already be in the code path.
 -spec problems(yucan_yaws_config:conf()) -> [yucan_yaws_config:problem()].
 problems(#{globals := #{ebin_dir := Folders, runmod := Modules}, servers := Servers}) ->
     Whole = [text("ebin_dir = ~ts: ~ts", [Folder, Why]) || {Folder, Why} <- no_folders(Folders)]

@@ -128,7 +128,6 @@ in_server([{Line, {set, _, _, _} = Set} | Rest], Start, Map, State) ->
 in_server([{Line, Other} | Rest], Start, Map, State) ->
     in_server(Rest, Start, Map, unexpected(server, Line, Other, State)).
 
-%% Returns the lines up to the end tag of the block.
 inner(Name, Start, Lines, State) ->
     case lists:splitwith(fun({_, Content}) -> not ends(Name, Content) end, Lines) of
         {Inner, [{_, {close, Name}} | Rest]} -> {Inner, Rest, State};
@@ -266,7 +265,6 @@ problem(Line, Text, #state{problems = Problems} = State) ->
 
 %% ---- problems that concern several lines: servers that serve nothing or conflict with each other
 
-%% Returns the problems of servers, each at the line where its server begins.
 -spec between([server()]) -> [problem()].
 between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_tls(Servers) ++ mixed_logs(Servers).
 

@@ -118,8 +118,7 @@ user(Text) ->
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Converts text to a list of bytes, because it is compared with the bytes of a request or added to those of a response. Modules written for Yaws also
-%% get text in this form.
+%% Text is compared with the bytes of a request or added to those of a response, and Yaws modules also get bytes.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

@@ -20,8 +20,7 @@
 -type revproxy() :: #{prefix := string(), url := url()}.
 
 -type url() :: #{scheme := http | https, host := string(), port := inet:port_number() | undefined, path := string()}.
-%% The path is "" if the URL has none. It includes the query, and keeps its case and its percent
-%% escapes.
+%% The path is "" if the URL has none. It includes the query, and keeps its case and its percent escapes.
 
 %% @doc Parses a value. A relative path is relative to `Folder', the directory of the configuration file.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.

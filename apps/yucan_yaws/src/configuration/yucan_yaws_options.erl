@@ -64,8 +64,7 @@ access_log(#{logdir := Folder}, Servers) ->
         false -> none
     end.
 
-%% @doc Prepares this VM for a configuration: adds its directories of modules to the code path, and starts its modules. A module that an earlier
-%% load has started is not started again.
+%% @doc Adds the module directories to the code path, and starts the modules that no earlier load has started.
 -spec prepare(yucan_yaws_config:conf()) -> ok.
 prepare(#{globals := #{ebin_dir := Folders, runmod := Modules} = Globals, servers := Servers}) ->
     ok = lists:foreach(fun(Folder) -> code:add_patha(Folder) end, Folders),
@@ -113,7 +112,6 @@ records() ->
 
 sconf(Server, #{php_exe_path := Php}) -> (sconf(Server))#sconf{phpexe = Php}.
 
-%% @doc Returns a server as a record.
 -spec sconf(yucan_yaws_config:server()) -> #sconf{}.
 sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, name := Name, serveralias := Aliases, opaque := Opaque,
         appmods := Appmods} = Server) ->

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application
-%% such as php-fpm. The script gets the variables that RFC 3875 defines, and other variables that
-%% scripts expect in practice.
+%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The
+%% script gets the variables that RFC 3875 defines, and other variables that scripts expect in practice.
 %%
 %% The header `Proxy' never becomes HTTP_PROXY ("httpoxy"). A header whose name contains an
 %% underscore does not become a variable either, because X_A and X-A would be the same variable, and
@@ -27,11 +26,10 @@
                   keep => boolean(),
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
-%% `program' runs the script itself, and `interpreter' runs that program with the script as its
-%% argument. `variables' override the standard ones. `max' is the maximum number of scripts that may
-%% run concurrently, `keep' says whether connections to FastCGI applications are kept open,
-%% `body_bytes' is the size limit of the body, and `body' is the part of the body that has already
-%% been read.
+%% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables'
+%% override the standard ones. `max' is the maximum number of scripts that may run concurrently, `keep' says whether
+%% connections to FastCGI applications are kept open, `body_bytes' is the size limit of the body, and `body' is the part
+%% of the body that has already been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
@@ -145,8 +143,7 @@ port_of(_) -> 0.
 
 %% ---- the variables, pure
 
-%% Returns the variables; those in `Extra' override the standard ones. `uri' is the target that the client sent, before any rewriting.
-%% `content_length' is the size of the body that the script gets, or `none' without a body.
+%% `uri' is the target before any rewriting, and `content_length' the size of the body that the script gets, or `none'.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],

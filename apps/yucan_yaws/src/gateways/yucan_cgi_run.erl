@@ -5,12 +5,11 @@
 %% followed by end of file. A shell redirects the body from a file, because a port cannot close only
 %% its input side. The script shares the server's standard error.
 %%
-%% The runtime makes each program the leader of a process group. When the script exits or is told to
-%% stop, or when its reader exits, the rest of that group is killed. While its reader is slow, the
-%% group is suspended (SIGSTOP), because a port has no flow control for the data that it reads. Each
-%% script has an Erlang process, which exits together with its reader. A shell that was started
-%% before the script sends the signals, because later there may be no free file descriptor with
-%% which to start a shell. When this shell reaches the end of its input, it kills the group.
+%% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or when its
+%% reader exits, the rest of that group is killed. While its reader is slow, the group is suspended (SIGSTOP), because a
+%% port has no flow control for the data that it reads. Each script has an Erlang process, which exits together with its
+%% reader. A shell that was started before the script sends the signals, because later there may be no free file
+%% descriptor with which to start a shell. When this shell reaches the end of its input, it kills the group.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -113,7 +112,6 @@ signaller() ->
     "exec >/dev/null 2>&1; read group || exit; first=$group; "
     "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
 
-%% The shell deletes the file once it has opened it.
 shell(Body) ->
     ["while [ \"$1\" != -- ]; do eval \"value=\\$$1\"; export \"$1=$(printf \"$value\")\"; shift; done; shift; ",
      case Body of
@@ -121,10 +119,9 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% Returns the names of the variables whose values a port cannot pass: empty values, with which a
-%% port would unset the variable, and bytes that are not text. The variables contain these values in
-%% octal, and the shell decodes them. Passing the values as arguments would make them visible to all
-%% users.
+%% Returns the names of the variables whose values a port cannot pass: empty values, with which a port would unset the
+%% variable, and bytes that are not text. The variables contain these values in octal, and the shell decodes them.
+%% Passing the values as arguments would make them visible to all users.
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 
@@ -206,8 +203,7 @@ handle_info({'DOWN', _, process, _, _}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Checks whether the script has exited: a zombie no longer has an `exe' link, and after its exit status has been read, its directory in /proc no
-%% longer exists.
+%% A zombie no longer has an `exe' link, and after its exit status has been read, not even a directory in /proc.
 look(#state{os_pid = OsPid} = State) ->
     case file:read_link(lists:concat(["/proc/", OsPid, "/exe"])) of
         {error, enoent} ->
@@ -247,8 +243,7 @@ continue(State) -> State.
 terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = yucan_spool:delete(Body),
-    %% If the script has already exited, only its group is killed, which happens when the port closes. The script's own ID may belong to another
-    %% process by now.
+    %% After its exit, the script's ID may belong to another process, so only its group is killed, when the port closes.
     case Exit of
         none -> signal("KILL", State);
         _ -> ok

@@ -30,8 +30,7 @@
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' marks the end of that stream.
 
-%% @doc Encodes the record that begins a request. `Keep' says whether the application keeps the
-%% connection open afterwards.
+%% @doc Encodes the record that begins a request. `Keep' says whether the application keeps the connection open.
 -spec begin_request(Keep :: boolean()) -> iodata().
 begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
 begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).

@@ -1,18 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a request to a FastCGI application, whose response is a source of bytes for {@link yucan_gateway}.
 %%
-%% The process that begins a request is linked to the connection, so both end together. A large body
-%% is sent by a separate process, because the application may answer before it has read the whole
-%% body. If the application closes a pooled connection without a response, an idempotent request
-%% does not fail but is repeated on a new connection.
+%% The process that begins a request is linked to the connection, so both end together. A large body is sent by a
+%% separate process, because the application may answer before it has read the whole body. If the application closes a
+%% pooled connection without a response, an idempotent request does not fail but is repeated on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(SEND_MS, 30000).
-%% At most `ARM' messages of `BUFFER_BYTES' are queued for a process that does not read. More messages are allowed before these are used up (see
-%% yucan_conn).
+%% At most `ARM' messages of `BUFFER_BYTES' are queued for a process that does not read (see yucan_transport:used/3).
 -define(ARM, 32).
 -define(ARM_MORE, 16).
 -define(BUFFER_BYTES, 16384).
@@ -110,8 +108,7 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If sending fails, the application waits for the rest of the body until the process that reads the
-%% response closes the connection.
+%% If sending fails, the application waits for the rest until the reading process closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of

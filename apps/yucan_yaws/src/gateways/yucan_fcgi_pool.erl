@@ -5,18 +5,15 @@
 %% connection is linked to its socket, and receives its data as messages. The pool's process receives the messages of idle connections, so it notices
 %% when an application closes one.
 %%
-%% php-fpm assigns a process to each connection for as long as the connection is open, so an idle
-%% connection can block a new one that waits for a process. Therefore, for each request that has had
-%% no response on its new connection for `WAIT_MS', the pool closes one connection, either an idle
-%% one or the next one that is returned. php-fpm decides which connection gets the process, so the
-%% pool only counts closed connections and does not assign them to requests. A closed connection
-%% stops counting when any new connection has received its response, or after `SOON_MS'. Until then
-%% all other connections stay open, so if there are more requests than processes, only a few new
-%% connections are needed instead of one per request. Returned connections pass through the pool's
-%% process only while a request is waiting.
+%% php-fpm assigns a process to each connection for as long as the connection is open, so an idle connection can block a
+%% new one that waits for a process. Therefore, for each request that has had no response on its new connection for
+%% `WAIT_MS', the pool closes one connection, either an idle one or the next one that is returned. php-fpm decides which
+%% connection gets the process, so the pool only counts closed connections and does not assign them to requests. A
+%% closed connection stops counting when any new connection has received its response, or after `SOON_MS'. Until then
+%% all other connections stay open, so if there are more requests than processes, only a few new connections are needed
+%% instead of one per request. Returned connections pass through the pool's process only while a request is waiting.
 %%
-%% There is a single pool per VM, because several servers may use the same application. Its supervisor is yucan_yaws_sup. If the pool crashes, its
-%% connections are closed.
+%% There is a single pool per VM, because several servers may use the same application.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 

@@ -85,8 +85,7 @@ address({Address, _}) ->
         Text -> Text
     end.
 
-%% A client must not be able to impersonate a proxy. Many servers treat X_A and X-A as the same variable, so headers whose names contain an underscore
-%% are removed, as they are for scripts (yucan_cgi).
+%% Many servers treat X_A and X-A as the same variable, so names with an underscore are removed (see yucan_cgi).
 is_passed(<<"x-forwarded-", _/binary>>) -> false;
 is_passed(Name) ->
     not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"forwarded">>, <<"x-real-ip">>, <<"proxy">>])
@@ -104,7 +103,6 @@ back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     {<<"location">>, case Below of none -> Location; _ -> iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Below]) end};
 back(Header, _, _, _) -> Header.
 
-%% Returns the rest of the location after this prefix.
 behind(There, Location, Otherwise) ->
     Start = iolist_to_binary(There),
     Size = byte_size(Start),

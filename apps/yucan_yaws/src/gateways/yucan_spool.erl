@@ -76,7 +76,6 @@ read_more({error, Reason}, _, _, _, _) -> {error, Reason}.
 
 random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% Creates a new file.
 create() -> create(persistent_term:get(?MODULE, none)).
 
 create(none) ->

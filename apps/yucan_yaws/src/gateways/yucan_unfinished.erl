@@ -63,7 +63,6 @@ delete(Name) ->
 %% @private
 -spec init([]) -> {ok, owners()}.
 init([]) ->
-    %% Traps exits, so that terminate/2 is called.
     _ = process_flag(trap_exit, true),
     {ok, #{}}.
 

@@ -88,9 +88,8 @@ kind(Path) ->
         Ending -> case is_source(Ending, Path) of true -> source; false -> static end
     end.
 
-%% Returns whether a file may be the source of a script: a file with a less common extension of PHP
-%% or CGI scripts, a file that PHP scripts include, or a file that an editor has left next to a
-%% script.
+%% Returns whether a file may be the source of a script: a file with a less common extension of PHP or CGI scripts, a
+%% file that PHP scripts include, or a file that an editor has left next to a script.
 is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
 is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
 is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
@@ -99,8 +98,7 @@ is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<
 is_source(Ending, Path) ->
     Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
 
-%% On a site without scripts, these files cannot be the source of a script, so they are ordinary
-%% files.
+%% On a site without scripts, these files cannot be the source of a script, so they are ordinary files.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->

@@ -32,8 +32,7 @@ parse(#arg{headers = #headers{content_type = Type}, cont = Cont, clidata = Data}
         undefined -> begun(list_to_binary(Type), Bytes, Options)
     end.
 
-%% @doc Returns the parts in the given bytes. The second argument is the boundary, or the result of
-%% the previous call.
+%% @doc Returns the parts in the given bytes. The second argument is the boundary, or the result of the previous call.
 -spec parse(binary(), string() | {cont, cont()}, [option()]) -> result().
 parse(Bytes, {cont, {State, Kind}}, _) -> fed(yucan_multipart:feed(Bytes, State), Kind);
 parse(Bytes, Boundary, Options) -> begun(<<"multipart/form-data; boundary=\"", (list_to_binary(Boundary))/binary, $">>, Bytes, Options).

@@ -75,8 +75,6 @@ sent("Cookie", [[_ | _] | _] = Cookies) -> lists:append(lists:join("; ", Cookies
 sent("Authorization", {_, _, Text}) -> Text;
 sent(_, Value) -> Value.
 
-%% ---- names
-
 place({lower, Lower}) -> place(Lower);
 place(Name) ->
     Lower = lower(Name),

@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Loads modules that belong to a single server: those in its own `ebin_dir'. So two sites may have modules with the same name.
 %%
-%% Only one module of each name can be loaded in a VM. Therefore each beam file in such a directory
-%% is loaded as `NAME@SERVER', and the names in its calls to the other modules are changed as well:
-%% `page:main()', `fun page:main/0', and module names in spawn, apply and the start functions of
-%% OTP. If the name of a module comes from data, such as a path, {@link own/1} returns the loaded
-%% module. All this requires debug information (erlc +debug_info). A module without debug
-%% information is loaded under its own name, and an error is logged.
+%% Only one module of each name can be loaded in a VM. Therefore each beam file in such a directory is loaded as
+%% `NAME@SERVER', and the names in its calls to the other modules are changed as well: `page:main()', `fun page:main/0',
+%% and module names in spawn, apply and the start functions of OTP. If the name of a module comes from data, such as a
+%% path, {@link own/1} returns the loaded module. All this requires debug information (erlc +debug_info). A module
+%% without debug information is loaded under its own name, and an error is logged.
 -module(yucan_yaws_loader).
 
 -export([load/2, remember/1, own/1]).
@@ -91,7 +90,6 @@ term(Tuple, Names) when is_tuple(Tuple) -> list_to_tuple(term(tuple_to_list(Tupl
 term([Head | Rest], Names) -> [term(Head, Names) | term(Rest, Names)];
 term(Other, _) -> Other.
 
-%% Renames modules in the arguments of the functions that take a module as an argument.
 arguments(Function, Arguments, Names) ->
     case lists:keyfind(Function, 1, takes_module()) of
         {_, Places} -> [at(N, Places, Argument, Names) || {N, Argument} <- lists:zip(lists:seq(1, length(Arguments)), Arguments)];

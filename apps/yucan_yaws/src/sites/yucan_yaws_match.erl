@@ -19,8 +19,6 @@
 %% `prefix' is the path up to and including the appmod, `rest' is the part after it, which begins with a slash or is empty, and `others' are all other
 %% mounts.
 
-%% ---- servers
-
 %% @doc Returns the table of servers, in the order of the file.
 -spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
 table(Servers, First) ->
@@ -57,8 +55,6 @@ is_there(Address, Addresses) ->
                  (One) -> One =:= Address
               end, Addresses).
 
-%% ---- redirects
-
 %% @doc Returns the redirect that applies to a path. If several do, the one with the longest path is used.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
@@ -72,8 +68,7 @@ redirect(Path, Redirects) ->
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
-%% @doc Returns the target of a redirect. `Own' is the scheme, host and port of this server, for local targets. `Path' and `Query' must be as the
-%% client sent them.
+%% @doc Returns the target. `Own' is this server's origin, for local targets. `Path' and `Query' are the client's.
 -spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
 location(#{target := Target, append := Append}, Own, Path, Query) ->
     {Origin, Place} = case Target of
@@ -91,8 +86,6 @@ query([], <<>>) -> [];
 query([], Query) -> ["?", Query];
 query([Own], <<>>) -> ["?", Own];
 query([Own], Query) -> ["?", Own, "&", Query].
-
-%% ---- paths, aliases and appmods
 
 %% @doc Returns the alias with the longest prefix that contains this path, and the rest of the path.
 -spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
@@ -114,7 +107,6 @@ is_under(Path, Folder) ->
         _ -> false
     end.
 
-%% Returns the rest of a path after the directory that contains it.
 -spec rest(Path :: binary(), Folder :: binary()) -> binary().
 rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).

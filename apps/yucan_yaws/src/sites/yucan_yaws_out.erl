@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, converts it
-%% back to a request after they have rewritten it, collects their results into an outcome, and
-%% converts the outcome to a response.
+%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, converts it back to a request after
+%% they have rewritten it, collects their results into an outcome, and converts the outcome to a response.
 %%
 %% The result of out/1 is a list, nested to any depth, of the tuples below. If only one tuple of a kind makes sense, the last one is used. `break'
 %% discards everything after it, and a redirect discards everything except headers. Any other term is an error in the module and causes a 500.
@@ -340,8 +339,7 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
     end;
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
-%% @doc Returns the scheme, host and port under which clients know this server. `rhost' and `rscheme' (or `rmethod') describe the server in front of
-%% it.
+%% @doc Returns the origin under which clients know this server. `rhost' and `rscheme' describe a server in front of it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
     Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),
@@ -352,8 +350,7 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc Returns the options for a static file. If the configuration has an expiry time for its type,
-%% the options say how long the file stays fresh.
+%% @doc Adds the expiry time that the configuration has for this type of file, if any, to the options of a static file.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Handles bodies that other processes write in parts, for streamcontent and similar results of
-%% out/1.
+%% @doc Handles bodies that other processes write in parts, for streamcontent and similar results of out/1.
 %%
 %% The process of the connection receives the parts as messages. The blocking functions of yaws_api return when the client has accepted the part, or
 %% return `{error, closed}'.
