@@ -146,7 +146,6 @@ serve(Words) ->
         {error, Lines} -> refuse(1, Lines)
     end.
 
-%% Logs go to standard error, because standard output contains only what is served, and at which addresses.
 log_to_standard_error() ->
     {ok, Handler} = logger:get_handler_config(default),
     Kept = maps:with([level, filters, filter_default, formatter], Handler),
@@ -158,8 +157,7 @@ fail({bad_options, Text}) -> fail(Text);
 fail(Text) when is_binary(Text) -> refuse(1, [Text]);
 fail(Reason) -> refuse(1, [io_lib:format("~0tp", [Reason])]).
 
-%% The standard error of a daemon is a log file, so the reason is also written to a file in the daemon's directory, which the command that started the
-%% daemon reads (await/1).
+%% The standard error of a daemon is a log file, so the command that started it reads the reason from a file (await/1).
 -spec refuse(1 | 2, [unicode:chardata()]) -> no_return().
 refuse(Status, Lines) ->
     _ = [complain("~ts", [Line]) || Line <- Lines],
@@ -173,7 +171,6 @@ refuse(Status, Lines) ->
     end,
     halt(Status).
 
-%% The argument may be a directory, a configuration file, or any other file.
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What) andalso is_configuration(What)} of
         {false, false} ->

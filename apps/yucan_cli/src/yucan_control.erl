@@ -29,8 +29,7 @@ init(File, Answer) ->
             exit(normal)
     end.
 
-%% Serves one connection at a time. accept has no timeout, because this process does nothing else. If there are no free file descriptors, callers wait
-%% in the backlog.
+%% Serves one connection at a time. If there are no free file descriptors, callers wait in the backlog.
 serve(Listening, Answer) ->
     case gen_tcp:accept(Listening) of
         {ok, Socket} ->

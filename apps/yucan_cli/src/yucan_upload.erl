@@ -105,8 +105,7 @@ copy(Req, Device, Size) ->
             end
     end.
 
-%% @doc Handles a browser's form for a directory. The form contains the token, unless the request does, followed by the files. Browsers are redirected
-%% to the directory afterwards.
+%% @doc Handles a browser's form, which contains the token, unless the request does, followed by the files.
 -spec form(yucan_req:req(), state()) -> yucan_handler:response().
 form(Req, #{upload := none}) -> no_upload(Req);
 form(Req, State) ->
