@@ -5,10 +5,6 @@
 -export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, families/1, text/1]).
 -export_type([metrics/0, family/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -opaque metrics() :: counters:counters_ref().
 -type name() :: connections | refused_connections | requests | refused | crashes | bytes_out | status_1xx | status_2xx | status_3xx
     | status_4xx | status_5xx | websockets | log_dropped.
@@ -162,6 +158,7 @@ value(Value) -> unicode:characters_to_list(Value).
 escape(Text) -> unicode:characters_to_binary(lists:flatmap(fun($") -> "\\\""; ($\\) -> "\\\\"; ($\n) -> "\\n"; (C) -> [C] end, Text)).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 places_test_() ->
     [?_assert(Us < bound_us(place(Us))) || Us <- [0, 1, 7, 8, 9, 10, 15, 16, 100, 999, 1000, 65535, 65536, 10000000, 134217727]]

@@ -12,10 +12,6 @@
 -export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1, key/2]).
 -export_type([table/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -opaque table() :: ets:tid().
 -type key() :: term().
 
@@ -93,6 +89,7 @@ sweep(Table) ->
     ok.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 requests_test() ->
     Table = new(),

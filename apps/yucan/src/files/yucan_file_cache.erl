@@ -11,10 +11,6 @@
 -export([open/1, close/1, find/2, keep/4, forget/1, info/1]).
 -export_type([key/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -define(HALF_BYTES, 16 * 1024 * 1024).
 %% How long an entry is valid before its file must be checked again.
 -define(FRESH_MS, 1000).
@@ -117,6 +113,7 @@ info(Server) ->
     #{entries => ets:info(First, size) + ets:info(Second, size), bytes => atomics:get(Counters, ?BYTES(0)) + atomics:get(Counters, ?BYTES(1))}.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 key(N) -> {<<"/root">>, below, #{}, integer_to_binary(N)}.
 

@@ -5,10 +5,6 @@
 
 -export([response/5]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -include_lib("kernel/include/file.hrl").
 
 %% The number of entries in each part of the page.
@@ -127,6 +123,7 @@ human(Size, [Unit | _]) when Size < 9.95 -> [float_to_binary(float(Size), [{deci
 human(Size, [Unit | _]) -> [integer_to_binary(round(Size)), $\s, Unit].
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 human_test_() ->
     [?_assertEqual(Text, iolist_to_binary(human(Size)))

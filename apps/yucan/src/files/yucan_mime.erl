@@ -4,10 +4,6 @@
 
 -export([of_file/1, of_file/2, of_content/1, is_text/1]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 %% @doc Returns the type for a file name, or `application/octet-stream' if it is unknown.
 -spec of_file(file:name_all()) -> binary().
 of_file(File) -> of_file(File, #{}).
@@ -93,6 +89,7 @@ is_text(<<"application/", Rest/binary>>) -> binary:match(Rest, <<"xml">>) =/= no
 is_text(_) -> false.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 of_content_test_() ->
     [?_assertEqual({Data, Expected}, {Data, of_content(Data)})

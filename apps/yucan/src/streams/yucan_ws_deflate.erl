@@ -10,10 +10,6 @@
 -export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
 -export_type([options/0, wanted/0, agreed/0, context/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type window() :: 9..15.
 %% The base-2 logarithm of the LZ77 window size.
 -type options() :: #{context => boolean(), window => window(), client_window => window()}.
@@ -153,6 +149,7 @@ inflated({Kind, Output}, Z, Max, Done) ->
     end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 negotiate_test_() ->
     None = wanted(true),

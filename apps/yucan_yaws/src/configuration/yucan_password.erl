@@ -4,10 +4,6 @@
 
 -export([is_valid_hash/1, expected/0, check/2, hash/2]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 %% The number of rounds, which determines the cost of each guess. A check takes about 10 ms.
 -define(ROUNDS, 10000).
 
@@ -52,6 +48,7 @@ parts(_) -> error.
 same(A, B) -> byte_size(A) =:= byte_size(B) andalso crypto:hash_equals(A, B).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 check_test_() ->
     Stored = hash(<<"secret">>, <<"salt">>),

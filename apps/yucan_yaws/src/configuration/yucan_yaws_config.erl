@@ -13,10 +13,6 @@
 -export([load/1, read/1, parse/2, format/2]).
 -export_type([conf/0, server/0, problem/0, redirect/0, auth/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type conf() :: #{globals := #{atom() => term()}, servers := [server(), ...]}.
 -type server() :: #{name := string(), line := pos_integer(), redirects := [redirect()], auth := [auth()],
                     opaque := [{string(), string()}], ssl := undefined | #{atom() => term()},
@@ -317,6 +313,7 @@ with_those_before(Servers) ->
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 two_domains() ->
     <<"pick_first_virthost_on_nomatch = true\n"

@@ -5,10 +5,6 @@
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type result(Value) :: {ok, Value} | {error, Problem :: string()}.
 
 %% @doc Parses a redirect. `PATH = URL' appends the request's path; `PATH == URL' does not. A status may precede the URL or replace it.
@@ -136,6 +132,7 @@ bad(Format, Arguments) ->
 problem(Format, Arguments) -> {error, lists:flatten(io_lib:format(Format, Arguments))}.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 redirect_test_() ->
     [?_assertMatch({ok, #{append := true, status := 302, target := {local, "/b"}}}, redirect("/a", '=', "/b")),

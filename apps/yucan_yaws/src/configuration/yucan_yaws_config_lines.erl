@@ -5,10 +5,6 @@
 -export([lines/1]).
 -export_type([line/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type line() :: {Line :: pos_integer(), content()}.
 -type content() :: {set, Key :: string(), '=' | '==', Value :: string()}
                  | {open, Name :: string(), Argument :: string()}
@@ -96,6 +92,7 @@ without_quotes(Inner, Value) ->
     end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 lines_test() ->
     Text = <<"# a comment\n"

@@ -8,10 +8,6 @@
 -export([table/1, directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
 -export_type([block/0, directive/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type block() :: global | server | ssl | auth.
 -type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
@@ -146,6 +142,7 @@ only_in_yaws() ->
      {"phpfcgi", "write: php_handler = <fcgi, HOST:PORT>"}].
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 %% Each name occurs only once in its block, and no directive of this server is also listed as one that only Yaws has.
 table_test_() ->

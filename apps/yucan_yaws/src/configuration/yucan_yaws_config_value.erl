@@ -5,10 +5,6 @@
 -export([read/3, expected/1, url/1, origin/1]).
 -export_type([kind/0, mount/0, php_handler/0, revproxy/0, alias/0, url/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
@@ -296,6 +292,7 @@ origin(#{scheme := Scheme, host := Host, port := Port}) ->
            end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 simple_test_() ->
     [?_assertEqual(Expected, read(Kind, Text, "/etc/yucan"))

@@ -6,10 +6,6 @@
 
 -include("../../include/yaws.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 %% Servers bind to loopback unless configured otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
 
@@ -129,6 +125,7 @@ for_scripts() ->
     end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 %% If the name of a server is an IPv6 address, the host name is the full address.
 host_names_test_() ->

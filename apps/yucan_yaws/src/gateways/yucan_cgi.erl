@@ -10,10 +10,6 @@
 -export([respond/2]).
 -export_type([spec/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type spec() :: #{run := {program, file:filename_all()} | {interpreter, file:filename()} | {fcgi, yucan_fcgi_pool:address()},
                   script := file:filename_all(),
                   script_name := iodata(),
@@ -245,6 +241,7 @@ has_nul(<<C, Rest/bits>>) when C > 0 -> has_nul(Rest);
 has_nul(Rest) -> Rest =/= <<>>.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 facts() ->
     #{method => <<"POST">>, uri => "/a%20b/x?q=1", query => "q=1", version => {1, 1}, scheme => http,

@@ -7,10 +7,6 @@
 -export([new/0, feed/2]).
 -export_type([state/0, head/0, reason/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -define(MAX_BYTES, 65536).
 -define(MAX_LINES, 256).
 
@@ -137,6 +133,7 @@ shown(<<Start:60/binary, _, _/binary>>) -> <<Start/binary, "...">>;
 shown(Text) -> Text.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 feed_all(Parts) ->
     lists:foldl(fun(Part, {more, State}) -> feed(Part, State);

@@ -8,10 +8,6 @@
 -export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
 -export_type([record_in/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -define(VERSION, 1).
 -define(ID, 1).
 -define(BEGIN_REQUEST, 1).
@@ -114,6 +110,7 @@ read_size(<<1:1, Size:31, Rest/binary>>) -> {Size, Rest};
 read_size(_) -> error.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 begin_request_test() ->
     [?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, Flag, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(Keep))) || {Keep, Flag} <- [{true, 1}, {false, 0}]].

@@ -11,10 +11,6 @@
 
 -include("../../include/yaws_api.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
 %% @doc Checks all blocks that contain one of the paths. The first block that rejects the request decides.
@@ -86,6 +82,7 @@ decoded(Encoded) ->
     end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 block(More) -> maps:merge(#{dir => ["/secret"], realm => "r", users => [], authmod => undefined, allow => [], deny => []}, More).
 

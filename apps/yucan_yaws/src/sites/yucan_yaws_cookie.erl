@@ -11,10 +11,6 @@
 
 -include("../../include/yaws_api.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type option() :: secure | http_only | {expires, calendar:datetime()} | {max_age, integer()} | {path | domain | comment, string()}
                 | {same_site, lax | none | strict}.
 
@@ -141,6 +137,7 @@ is_blank(C) -> C =:= $\s orelse C =:= $\t orelse C =:= $\r orelse C =:= $\n.
 skipped(Text) -> lists:dropwhile(fun is_blank/1, Text).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 parse_test_() ->
     [?_assertEqual({Text, Cookies}, {Text, parse(Text)})

@@ -8,10 +8,6 @@
 
 -include("../../include/yaws_api.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type item() :: {head, {Name :: string(), [{string() | content_type, string()}]}} | {part_body | body, string() | binary()}.
 %% Content is delivered as `part_body' while it is incomplete; the last piece is delivered as `body'.
 -opaque cont() :: {yucan_multipart:state(), list | binary}.
@@ -69,6 +65,7 @@ head(#{name := Name, headers := Headers} = Part) ->
                || {Key, Value} <- Headers, Key =/= <<"content-disposition">>]}.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 arg(Body) -> #arg{headers = #headers{content_type = "multipart/form-data; boundary=!!!"}, clidata = Body}.
 

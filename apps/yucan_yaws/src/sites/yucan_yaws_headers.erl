@@ -10,10 +10,6 @@
 
 -include("../../include/yaws_api.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type name() :: atom() | binary() | string() | {lower, string()}.
 -type value() :: undefined | atom() | binary() | string() | tuple() | [string()].
 %% `{multi, Values}' is a header that occurs several times.
@@ -93,6 +89,7 @@ lower(Name) -> binary_to_list(yucan_header:lower(iolist_to_binary(Name))).
 capitalised(Lower) -> lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(Lower, "-", all)])).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 all_names_test_() ->
     [?_assertEqual({"v", "v", #headers{}}, {get(Name, Set), element(At, Set), set(Field, undefined, Set)})

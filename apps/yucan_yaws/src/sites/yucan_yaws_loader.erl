@@ -10,10 +10,6 @@
 
 -export([load/2, remember/1, own/1]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 %% @doc Loads the modules in the directories for a server. The returned function maps a module to the name under which it is loaded.
 -spec load(Server :: string(), [file:filename()]) -> fun((module()) -> module()).
 load(_, []) -> fun(Module) -> Module end;
@@ -109,6 +105,7 @@ takes_module() ->
      {tc, [1]}, {hibernate, [1]}].
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 renamed_test() ->
     Text = "-module(a). -export([f/1]). f(X) -> a:f(X), b:g(), c:h(), fun a:f/1, spawn(a, f, [b]), {a, b}, gen_server:start_link(b, a, []).",

@@ -9,10 +9,6 @@
 -export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, alias/2, is_under/2]).
 -export_type([table/0, appmod/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
 
 -type appmod() :: #{module := module(), prefix := binary(), rest := binary(), others := [yucan_yaws_config_value:mount()]}.
@@ -143,6 +139,7 @@ prefix(Path, #{path := Part}) ->
 to_binary(Text) -> unicode:characters_to_binary(Text).
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 without_port_test_() ->
     [?_assertEqual(Host, without_port(Name))

@@ -12,10 +12,6 @@
 
 -include("../../include/yaws_api.hrl").
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type next() :: none
               | {page, string()}
               | {get_more, Cont :: term(), State :: term()}
@@ -362,6 +358,7 @@ expiring(Path, Expires, Options) ->
     end.
 
 -ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
 
 headers_test() ->
     Headers = headers([{<<"host">>, <<"h">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"x-forwarded-proto">>, <<"https">>},
