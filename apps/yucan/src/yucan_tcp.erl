@@ -3,9 +3,8 @@
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
--export([listen/3, name/2, sockname/1, accept/1, accepted/3]).
--export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
-         close/1, info/1, tls/1]).
+-export([listen/3, name/2, accept/1, accepted/3]).
+-export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, setopts/2, arm/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1]).
 -export_type([accepting/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -37,10 +36,6 @@ remove_stale(Path) ->
 -spec name(inet:ip_address() | {local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 name({local, _} = Where, _) -> {ok, Where};
 name(_, Listening) -> inet:sockname(Listening).
-
-%% @doc Returns the local address of a connection.
--spec sockname(gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
-sockname(Socket) -> inet:sockname(Socket).
 
 %% @doc Requests a connection, which accepted/3 returns. gen_tcp:accept would copy options one by one, with about ten
 %% system calls, although they are already applied (`private_accept' in bench/results/http-private.json).
@@ -148,9 +143,6 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     _ = inet:setopts(Socket, [{nopush, false}]),
     Sent.
 
--spec finish(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
-finish(Socket, Data) -> send(Socket, Data).
-
 %% sendfile has no timeout. If the peer accepts nothing for this long, the calling process is killed, which closes the connection. The process could
 %% not time out by itself, because it waits for a message from the driver that never arrives, even if the socket is closed. There is no limit if the
 %% system does not report how much the peer has accepted, as with a unix socket.
@@ -189,20 +181,6 @@ setopts(Socket, Options) -> _ = inet:setopts(Socket, Options), ok.
 -spec arm(gen_tcp:socket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Socket, Count) -> inet:setopts(Socket, [{active, Count}]).
 
--spec pause(gen_tcp:socket(), binary()) -> binary().
-pause(Socket, Buffer) ->
-    _ = inet:setopts(Socket, [{active, false}]),
-    flush(Socket, Buffer).
-
-%% The message that reports that the peer has closed its side arrives only once.
-flush(Socket, Buffer) ->
-    case next(Socket, 0) of
-        {data, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
-        passive -> flush(Socket, Buffer);
-        closed -> self() ! {tcp_closed, Socket}, Buffer;
-        timeout -> Buffer
-    end.
-
 -spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | closed | other.
 event({tcp, Socket, Data}, Socket) -> {data, Data};
 event({tcp_passive, Socket}, Socket) -> passive;
@@ -234,9 +212,6 @@ has_hung_up(Socket) ->
         {ok, [{raw, 6, 11, <<State>>}]} -> State =/= 1;
         _ -> false
     end.
-
--spec half_close(gen_tcp:socket()) -> ok.
-half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
 %% @doc Skips the wait of gen_tcp:close for the driver's queue if that is empty.
 -spec close(gen_tcp:socket()) -> ok.

@@ -6,7 +6,7 @@
 -module(yucan_transport).
 
 -export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1,
-         close/1, info/1, tls/1, hold/1, release/1, linger/3]).
+         close/1, info/1, tls/1, hold/1, release/1, linger/3, copy/4]).
 -export_type([socket/0, reason/0]).
 
 -type raw() :: term().
@@ -18,8 +18,6 @@
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
--callback recv_whole(raw(), Before :: binary(), Length :: pos_integer(), timeout()) ->
-    {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 -callback read(raw(), timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
 -callback send(raw(), iodata()) -> ok | {error, reason()}.
 -callback send_large(raw(), iodata()) -> ok | {error, reason()}.
@@ -28,19 +26,19 @@
 -callback finish(raw(), iodata()) -> ok | {error, reason()}.
 -callback setopts(raw(), list()) -> ok.
 -callback arm(raw(), Count :: pos_integer()) -> ok | {error, reason()}.
--callback pause(raw(), Buffer :: binary()) -> binary().
 -callback event(Message :: term(), raw()) -> event() | other.
 -callback next(raw(), timeout()) -> event() | timeout.
 -callback is_closed(raw()) -> boolean().
--callback half_close(raw()) -> ok.
 -callback close(raw()) -> ok.
 -callback info(raw()) -> none | #{atom() => term()}.
 -callback tls(raw()) -> none | ssl:sslsocket().
+-optional_callbacks([finish/2]).
 
 %% A key in the process dictionary of a connection process. It is set while data that the process sends is buffered.
 -define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
+-define(PART_BYTES, 65536).
 
 %% @doc Returns the address of the peer, or zeros if the peer has already disconnected.
 -spec peer(socket()) -> yucan_req:address().
@@ -59,7 +57,8 @@ recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
 %% bytes had arrived by the timeout, and `unsupported' that the caller has to use recv/3.
 -spec recv_whole(socket(), Before :: binary(), Length :: pos_integer(), TimeoutMs :: timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
-recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
+recv_whole({yucan_tcp, Raw}, Before, Length, Timeout) -> yucan_tcp:recv_whole(Raw, Before, Length, Timeout);
+recv_whole(_, _, _, _) -> unsupported.
 
 %% @doc Receives the bytes of a request's body that have arrived. `eof' is returned at the end of a body if the transport itself marks it.
 -spec read(socket(), TimeoutMs :: timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
@@ -78,7 +77,7 @@ send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
 
-%% @doc Like send/2, but for the last part of a response. If the transport has its own framing, the end is marked.
+%% @doc Like send/2, but also marks the end of a response. Only a transport with its own framing has this function.
 -spec finish(socket(), iodata()) -> ok | {error, reason()}.
 finish({Transport, Raw}, Data) -> Transport:finish(Raw, Data).
 
@@ -101,7 +100,18 @@ used(_, Left, _) -> max(1, Left - 1).
 
 %% @doc Switches back to reading with recv. Data that has arrived as messages in the meantime is appended to `Buffer'.
 -spec pause(socket(), Buffer :: binary()) -> binary().
-pause({Transport, Raw}, Buffer) -> Transport:pause(Raw, Buffer).
+pause(Socket, Buffer) ->
+    ok = setopts(Socket, [{active, false}]),
+    flush(Socket, Buffer).
+
+flush({Transport, Raw} = Socket, Buffer) ->
+    case Transport:next(Raw, 0) of
+        {_, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
+        %% Over TCP, the message that reports that the peer has closed its side arrives only once.
+        closed when Transport =:= yucan_tcp -> self() ! {tcp_closed, Raw}, Buffer;
+        timeout -> Buffer;
+        _ -> flush(Socket, Buffer)
+    end.
 
 %% @doc Returns the socket event that a message to this process represents.
 -spec event(Message :: term(), socket()) -> event() | other.
@@ -152,7 +162,8 @@ release(_) -> ok.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),
-    ok = Transport:half_close(Raw),
+    %% TLS's closure alert is not sent, because many clients, including OTP's, then stop both sending and reading.
+    _ = [gen_tcp:shutdown(Raw, write) || Transport =:= yucan_tcp],
     ok = setopts(Socket, [{buffer, ?LINGER_BUFFER}]),
     discard(Socket, Early, erlang:monotonic_time(millisecond), Ms, Rate),
     close(Socket).
@@ -163,4 +174,18 @@ discard(Socket, Dropped, Started, Ms, Rate) ->
     case not TooSlow andalso Elapsed < Ms andalso recv(Socket, 0, min(?SILENCE_MS, Ms - Elapsed)) of
         {ok, Data} -> discard(Socket, Dropped + byte_size(Data), Started, Ms, Rate);
         _ -> ok
+    end.
+
+%% @doc Sends a part of a file. `Send' gets each piece, and whether it is the last one. Returns the number of bytes that
+%% were not sent because the file or the connection ended early.
+-spec copy(fun((binary(), Last :: boolean()) -> ok | {error, reason()}), file:fd(), At :: non_neg_integer(), Left) -> Left when Left :: non_neg_integer().
+copy(_, _, _, 0) -> 0;
+copy(Send, Handle, At, Left) ->
+    case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
+        {ok, Data} ->
+            case Send(Data, byte_size(Data) =:= Left) of
+                ok -> copy(Send, Handle, At + byte_size(Data), Left - byte_size(Data));
+                {error, _} -> Left
+            end;
+        _ -> Left
     end.

@@ -399,16 +399,10 @@ several(Ranges, Source, Size, Headers) ->
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try
-        lists:all(fun({Head, First, Length}) -> Write(Head) =:= ok andalso part(Write, Handle, First, Length) end, Parts) andalso Write(End)
+        Copy = fun(First, Length) -> yucan_transport:copy(fun(Data, _) -> Write(Data) end, Handle, First, Length) end,
+        lists:all(fun({Head, First, Length}) -> Write(Head) =:= ok andalso Copy(First, Length) =:= 0 end, Parts) andalso Write(End)
     after
         file:close(Handle)
     end;
 parts_of(Data, Write, Parts, End) ->
     Write([[[Head, binary_part(Data, First, Length)] || {Head, First, Length} <- Parts], End]).
-
-part(_, _, _, 0) -> true;
-part(Write, Handle, At, Left) ->
-    case file:pread(Handle, At, min(Left, 65536)) of
-        {ok, Data} -> Write(Data) =:= ok andalso part(Write, Handle, At + byte_size(Data), Left - byte_size(Data));
-        _ -> false
-    end.

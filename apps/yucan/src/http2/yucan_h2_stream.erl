@@ -4,8 +4,7 @@
 -behaviour(yucan_transport).
 
 -export([new/3, head/3, answer/3, fin/1]).
--export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
-         close/1, info/1, tls/1]).
+-export([peer/1, recv/3, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1]).
 -export_type([stream/0]).
 
 -record(stream, {
@@ -14,8 +13,6 @@
     below :: yucan_transport:socket()
 }).
 -opaque stream() :: #stream{}.
-
--define(PART_BYTES, 65536).
 
 %% @doc Returns the socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
@@ -61,9 +58,6 @@ recv(Stream, _, Timeout) ->
         Result -> Result
     end.
 
--spec recv_whole(stream(), binary(), pos_integer(), timeout()) -> unsupported.
-recv_whole(_, _, _, _) -> unsupported.
-
 -spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
 read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
@@ -87,40 +81,20 @@ finish(Stream, Data) -> send(Stream, Data, true).
 %% @doc Sends a part of a file, with the same time limit as send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
-send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
+send_file(Stream, _, Handle, Offset, Length, _) ->
+    {ok, Length - yucan_transport:copy(fun(Data, Last) -> send(Stream, Data, Last) end, Handle, Offset, Length)}.
 
-%% Returns the number of bytes that were not sent because the file or the connection ended early.
-copy(_, _, _, 0) -> 0;
-copy(Stream, Handle, At, Left) ->
-    case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
-        {ok, Data} ->
-            case send(Stream, Data, byte_size(Data) =:= Left) of
-                ok -> copy(Stream, Handle, At + byte_size(Data), Left - byte_size(Data));
-                {error, _} -> Left
-            end;
-        _ -> Left
-    end.
-
+%% @doc Has an effect only with `{active, false}': data that arrives later is buffered until it is read.
 -spec setopts(stream(), list()) -> ok.
+setopts(#stream{connection = Connection, id = Id}, [{active, false}]) ->
+    Connection ! {active, Id, 0},
+    ok;
 setopts(_, _) -> ok.
 
 -spec arm(stream(), pos_integer()) -> ok.
 arm(#stream{connection = Connection, id = Id}, Count) ->
     Connection ! {active, Id, Count},
     ok.
-
-%% @doc Stops the delivery of messages. Data that arrives later is buffered until it is read.
--spec pause(stream(), binary()) -> binary().
-pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
-    Connection ! {active, Id, 0},
-    flush(Stream, Buffer).
-
-flush(Stream, Buffer) ->
-    case next(Stream, 0) of
-        {_, Data} -> flush(Stream, <<Buffer/binary, Data/binary>>);
-        closed -> flush(Stream, Buffer);
-        timeout -> Buffer
-    end.
 
 -spec event(term(), stream()) -> {data | last, binary()} | closed | other.
 event({yucan_h2, Id, Event}, #stream{id = Id}) -> Event;
@@ -136,9 +110,6 @@ next(#stream{id = Id}, Timeout) ->
 %% @doc Returns whether the connection is closed. The stream itself need not be checked, because the process of a cancelled stream is killed.
 -spec is_closed(stream()) -> boolean().
 is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
-
--spec half_close(stream()) -> ok.
-half_close(_) -> ok.
 
 %% @doc Does nothing, because the stream ends when its process exits.
 -spec close(stream()) -> ok.

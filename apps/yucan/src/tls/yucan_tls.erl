@@ -8,8 +8,7 @@
 
 -export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
 -export_type([server/0, demands/0, asked/0]).
--export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
-         close/1, info/1, tls/1]).
+-export([peer/1, recv/3, read/2, send/2, send_large/2, send_file/6, setopts/2, arm/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1]).
 
 -define(PART_BYTES, 65536).
 
@@ -229,9 +228,6 @@ recv(Tls, Length, Timeout) -> plain_reason(ssl:recv(Tls, Length, Timeout)).
 plain_reason({error, Reason}) when not is_atom(Reason) -> {error, closed};
 plain_reason(Result) -> Result.
 
--spec recv_whole(ssl:sslsocket(), binary(), pos_integer(), timeout()) -> unsupported.
-recv_whole(_, _, _, _) -> unsupported.
-
 -spec read(ssl:sslsocket(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 read(Tls, Timeout) -> recv(Tls, 0, Timeout).
 
@@ -252,24 +248,9 @@ send_large(Tls, Data) -> send(Tls, Data).
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Tls, Head, Handle, Offset, Length, _) ->
     case send(Tls, Head) of
-        ok -> {ok, Length - copy(Tls, Handle, Offset, Length)};
+        ok -> {ok, Length - yucan_transport:copy(fun(Data, _) -> send(Tls, Data) end, Handle, Offset, Length)};
         Error -> Error
     end.
-
-%% Returns the number of bytes that were not sent because the file or the connection ended early.
-copy(_, _, _, 0) -> 0;
-copy(Tls, Handle, At, Left) ->
-    case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
-        {ok, Data} ->
-            case send(Tls, Data) of
-                ok -> copy(Tls, Handle, At + byte_size(Data), Left - byte_size(Data));
-                {error, _} -> Left
-            end;
-        _ -> Left
-    end.
-
--spec finish(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
-finish(Tls, Data) -> send(Tls, Data).
 
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
@@ -277,18 +258,6 @@ setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 %% @doc Requests one message per call, whatever the count.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
-
--spec pause(ssl:sslsocket(), binary()) -> binary().
-pause(Tls, Buffer) ->
-    _ = ssl:setopts(Tls, [{active, false}]),
-    flush(Tls, Buffer).
-
-flush(Tls, Buffer) ->
-    case next(Tls, 0) of
-        {last, Data} -> flush(Tls, <<Buffer/binary, Data/binary>>);
-        closed -> flush(Tls, Buffer);
-        timeout -> Buffer
-    end.
 
 -spec event(term(), ssl:sslsocket()) -> {last, binary()} | closed | other.
 event({ssl, Tls, Data}, Tls) -> {last, Data};
@@ -307,10 +276,6 @@ next(Tls, Timeout) ->
 
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
-
-%% @doc Does not send TLS's closure alert, because many clients, including OTP's, stop both sending and reading when they receive it.
--spec half_close(ssl:sslsocket()) -> ok.
-half_close(_) -> ok.
 
 -spec close(ssl:sslsocket()) -> ok.
 close(Tls) -> _ = ssl:close(Tls), ok.
