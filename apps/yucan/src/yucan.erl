@@ -39,7 +39,7 @@ start(Options) ->
 %% it is restarted.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
-    Supervisor = yucan_server:supervisor(Name),
+    Supervisor = gen_server:call(Name, supervisor, 10000),
     case yucan_app:stop_server(Supervisor) of
         ok -> ok;
         not_mine ->
@@ -49,25 +49,25 @@ stop(Name) ->
 
 %% @doc Returns the port of the first listener.
 -spec port(Name :: atom()) -> inet:port_number().
-port(Name) -> yucan_server:port(Name).
+port(Name) -> gen_server:call(Name, port, 10000).
 
 %% @doc Gives a running server a new configuration. No connection is lost. After an error, the old configuration stays in effect. A server that has
 %% been drained accepts connections again.
 -spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
-reload(Name, Options) -> yucan_server:reload(Name, Options).
+reload(Name, Options) -> gen_server:call(Name, {reload, Options}, 60000).
 
 %% @doc Stops accepting connections, and waits until the open ones have closed. Idle connections are closed, and requests in progress get their
 %% responses.
 -spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
-drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
+drain(Name, Timeout) -> gen_server:call(Name, {drain, Timeout}, Timeout + 10000).
 
 %% @doc Returns the addresses on which the server listens, and the server's metrics.
 -spec info(Name :: atom()) -> #{atom() => term()}.
-info(Name) -> yucan_server:info(Name).
+info(Name) -> gen_server:call(Name, info, 10000).
 
 %% @doc Returns the metrics as Prometheus text.
 -spec metrics_text(Name :: atom()) -> iodata().
-metrics_text(Name) -> yucan_server:metrics_text(Name).
+metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
 %% @doc Returns the name, the metrics and a histogram of the response times of each server on this
 %% node, without calling any process. `Count' is the number of responses in the slot `Place';

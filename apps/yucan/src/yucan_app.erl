@@ -22,7 +22,7 @@ start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
-    Drains = [spawn_monitor(fun() -> _ = yucan_server:drain(Name, Ms), supervisor:terminate_child(?SUP, Name) end)
+    Drains = [spawn_monitor(fun() -> _ = yucan:drain(Name, Ms), supervisor:terminate_child(?SUP, Name) end)
               || {Name, Pid, _, _} <- supervisor:which_children(?SUP), is_pid(Pid), Ms > 0],
     lists:foreach(fun({Pid, Monitor}) -> receive {'DOWN', Monitor, process, Pid, _} -> ok end end, Drains),
     State.

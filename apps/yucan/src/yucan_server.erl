@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process that owns a server's listening sockets and configuration. Requests do not pass through it.
+%% @doc The process that owns a server's listening sockets and configuration, which yucan calls by the server's name.
+%% Requests do not pass through it.
 -module(yucan_server).
 -behaviour(gen_server).
 
--export([start_link/1, port/1, reload/2, drain/2, info/1, supervisor/1, metrics_text/1, figures/0]).
+-export([start_link/1, figures/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -include("yucan_internal.hrl").
@@ -30,35 +31,11 @@
 start_link(#{name := Name} = Options) ->
     gen_server:start_link({local, Name}, ?MODULE, Options, []).
 
-%% @doc Returns the port of the first listener.
--spec port(atom()) -> inet:port_number().
-port(Name) -> gen_server:call(Name, port, 10000).
-
-%% @doc Replaces the server's configuration. Requests in progress finish with the old configuration.
--spec reload(atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
-reload(Name, Options) -> gen_server:call(Name, {reload, Options}, 60000).
-
-%% @doc Stops accepting connections, and waits until the open connections have closed.
--spec drain(atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
-drain(Name, Timeout) -> gen_server:call(Name, {drain, Timeout}, Timeout + 10000).
-
-%% @doc Returns the server's addresses and metrics.
--spec info(atom()) -> #{atom() => term()}.
-info(Name) -> gen_server:call(Name, info, 10000).
-
-%% @doc Returns the metrics as Prometheus text.
--spec metrics_text(atom()) -> iodata().
-metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
-
 %% @doc Returns the name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without calling any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
                 || {{yucan, Name}, #site{metrics = Metrics, counters = Counters}} <- persistent_term:get()]).
-
-%% @doc Returns the server's supervisor.
--spec supervisor(atom()) -> pid().
-supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 
 %% @private
 -spec init(yucan_config:checked()) -> {ok, #state{}} | {stop, {shutdown, binary()}}.
