@@ -61,26 +61,32 @@ check(Other) ->
 -spec bad(io:format(), [term()]) -> no_return().
 bad(Format, Arguments) -> throw({bad, Format, Arguments}).
 
+good(Key, Value, IsGood, Expected) ->
+    IsGood(Value) orelse bad("~ts is ~0tp; ~ts is expected", [Key, Value, Expected]),
+    Value.
+
 checked(Options) ->
-    Name = maps:get(name, Options, yucan),
-    is_atom(Name) orelse bad("name is ~0tp; an atom is expected", [Name]),
-    Listen = maps:get(listen, Options, [#{}]),
-    is_list(Listen) orelse bad("listen is ~0tp; a list of maps is expected", [Listen]),
+    Name = good(name, maps:get(name, Options, yucan), fun is_atom/1, "an atom"),
+    Listen = good(listen, maps:get(listen, Options, [#{}]), fun is_list/1, "a list of maps"),
     Hosts = hosts(Options),
     #{name => Name,
       listen => [listen(L) || L <- Listen],
       hosts => [host(H) || H <- Hosts],
       default_host => default(maps:get(default_host, Options, first), length(Hosts)),
-      select_host => select(maps:get(select_host, Options, none)),
+      select_host => good(select_host, maps:get(select_host, Options, none), fun(F) -> F =:= none orelse is_function(F, 2) end, "a function of name and request"),
       middleware => middleware(maps:get(middleware, Options, [])),
       limits => limits(maps:get(limits, Options, #{})),
       access_log => access_log(maps:get(access_log, Options, none)),
-      http2 => http2(maps:get(http2, Options, true)),
+      http2 => good(http2, maps:get(http2, Options, true), fun is_boolean/1, "true or false"),
       server_header => server_header(maps:get(server_header, Options, <<"yucan">>)),
       trusted_proxies => [block(B) || B <- maps:get(trusted_proxies, Options, [])],
       forwarded => forwarded(maps:get(forwarded, Options, [<<"x-forwarded-for">>])),
       request_id => request_id(maps:get(request_id, Options, false)),
-      on_event => on_event(maps:get(on_event, Options, none))}.
+      on_event => good(on_event, maps:get(on_event, Options, none), fun is_handler/1,
+                       "a function of name, measurements and metadata, {Module, Function} of one, or none")}.
+
+is_handler({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
+is_handler(Handler) -> Handler =:= none orelse is_function(Handler, 3).
 
 known(Map, Names, Where) ->
     case maps:keys(Map) -- Names of
@@ -97,8 +103,7 @@ hosts(Options) -> [maps:with([handler, routes], Options)].
 listen(Listen) when is_map(Listen) ->
     known(Listen, [ip, port, tls, proxy_protocol], "listen"),
     Ip = ip(maps:get(ip, Listen, {127, 0, 0, 1})),
-    Proxy = maps:get(proxy_protocol, Listen, false),
-    is_boolean(Proxy) orelse bad("proxy_protocol is ~0tp; true or false is expected", [Proxy]),
+    Proxy = good(proxy_protocol, maps:get(proxy_protocol, Listen, false), fun is_boolean/1, "true or false"),
     #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
 
@@ -106,15 +111,10 @@ port({local, _}, Listen) ->
     Port = maps:get(port, Listen, 0),
     Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
     0;
-port(_, Listen) ->
-    Port = maps:get(port, Listen, 8080),
-    is_integer(Port) andalso Port >= 0 andalso Port =< 65535 orelse bad("port is ~0tp; 0 to 65535 is expected", [Port]),
-    Port.
+port(_, Listen) -> good(port, maps:get(port, Listen, 8080), fun(P) -> is_integer(P) andalso P >= 0 andalso P =< 65535 end, "0 to 65535").
 
 ip({local, Path}) -> {local, unicode:characters_to_binary(Path)};
-ip(Ip) ->
-    inet:is_ip_address(Ip) orelse bad("ip is ~0tp; an address as a tuple, or {local, Path}, is expected", [Ip]),
-    Ip.
+ip(Ip) -> good(ip, Ip, fun inet:is_ip_address/1, "an address as a tuple, or {local, Path},").
 
 tls(none) -> none;
 tls(Options) when is_map(Options) -> tls(maps:to_list(Options));
@@ -173,21 +173,16 @@ default(none, _) -> none;
 default(Index, Count) when is_integer(Index), Index >= 0, Index < Count -> Index;
 default(Other, Count) -> bad("default_host is ~0tp; first, none or 0 to ~b is expected", [Other, Count - 1]).
 
-select(none) -> none;
-select(Function) when is_function(Function, 2) -> Function;
-select(Other) -> bad("select_host is ~0tp; a function of name and request is expected", [Other]).
+middleware(Functions) ->
+    [is_function(F, 2) orelse bad("middleware has ~0tp; a function of request and next is expected", [F])
+     || F <- good(middleware, Functions, fun is_list/1, "a list of functions")],
+    Functions.
 
-middleware(Functions) when is_list(Functions) ->
-    [is_function(F, 2) orelse bad("middleware has ~0tp; a function of request and next is expected", [F]) || F <- Functions],
-    Functions;
-middleware(Other) -> bad("middleware is ~0tp; a list of functions is expected", [Other]).
-
-limits(Limits) when is_map(Limits) ->
+limits(Limits) ->
     Defaults = default_limits(),
-    known(Limits, maps:keys(Defaults), "limits"),
+    known(good(limits, Limits, fun is_map/1, "a map"), maps:keys(Defaults), "limits"),
     maps:foreach(fun limit/2, Limits),
-    maps:merge(Defaults, Limits);
-limits(Other) -> bad("limits is ~0tp; a map is expected", [Other]).
+    maps:merge(Defaults, Limits).
 
 limit(Name, infinity) when Name =:= requests; Name =:= address_connections; Name =:= address_requests -> ok;
 limit(Name, 0) when Name =:= drain_bytes; Name =:= min_body_rate -> ok;
@@ -208,29 +203,21 @@ server_header(Text) when is_binary(Text) ->
     end;
 server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected", [Other]).
 
-http2(Value) when is_boolean(Value) -> Value;
-http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
-
 %% If the proxy did not set this header itself, a client could send it.
-forwarded(Names) when is_list(Names) ->
-    case Names -- yucan_forwarded:headers() of
+forwarded(Names) ->
+    case good(forwarded, Names, fun is_list/1, "a list of headers") -- yucan_forwarded:headers() of
         [] -> ok;
         [Other | _] -> bad("forwarded has ~0tp; known are ~ts", [Other, lists:join(", ", yucan_forwarded:headers())])
     end,
     lists:member(<<"forwarded">>, Names) andalso length(Names) > 1 andalso bad("forwarded is ~0tp; <<\"forwarded\">> must be the only one, because a proxy may leave the others as clients send them", [Names]),
-    Names;
-forwarded(Other) -> bad("forwarded is ~0tp; a list of headers is expected", [Other]).
+    Names.
 
 request_id(false) -> none;
-request_id(true) -> yucan_forwarded:request_id();
+request_id(true) -> <<"x-request-id">>;
 request_id(Name) ->
     is_binary(Name) andalso yucan_header:known(Name) =:= {plain, Name} andalso yucan_header:is_token(Name)
         orelse bad("request_id is ~0tp; true, false or the name of a header in lower case is expected", [Name]),
     Name.
-
-on_event(Handler) when Handler =:= none; is_function(Handler, 3) -> Handler;
-on_event({Module, Function} = Handler) when is_atom(Module), is_atom(Function) -> Handler;
-on_event(Other) -> bad("on_event is ~0tp; a function of name, measurements and metadata, {Module, Function} of one, or none is expected", [Other]).
 
 block(Text) ->
     try yucan_cidr:block(Text) of

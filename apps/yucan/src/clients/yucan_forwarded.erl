@@ -4,7 +4,7 @@
 %% configuration specifies. All functions are pure, except for the generation of an ID.
 -module(yucan_forwarded).
 
--export([received/2, headers/0, request_id/0]).
+-export([received/2, headers/0]).
 
 -include("yucan_internal.hrl").
 
@@ -68,10 +68,6 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
             Req#req{host = Name, conn = Conn#conn{sni = undefined}, port = case {Port, Scheme} of {undefined, https} -> 443; {undefined, http} -> 80; _ -> Port end};
         _ -> Req
     end.
-
-%% @doc Returns the header that contains the request ID if the option is `request_id => true'.
--spec request_id() -> binary().
-request_id() -> <<"x-request-id">>.
 
 identified(Req, _, #site{request_id = none}) -> Req;
 identified(Req, Believed, #site{request_id = Name}) ->
