@@ -5,7 +5,7 @@
 %% A connection carries only one request at a time, whose ID is always 1, because php-fpm supports nothing else.
 -module(yucan_fcgi).
 
--export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
+-export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1]).
 -export_type([record_in/0]).
 
 -define(VERSION, 1).
@@ -84,31 +84,6 @@ size_of(Text) ->
         Size when Size < 1 bsl 31 -> <<1:1, Size:31>>
     end.
 
-%% @doc Decodes names and values.
--spec decode_pairs(binary()) -> {ok, [{binary(), binary()}]} | {error, truncated}.
-decode_pairs(Bytes) -> decode_pairs(Bytes, []).
-
-decode_pairs(<<>>, Done) -> {ok, lists:reverse(Done)};
-decode_pairs(Bytes, Done) ->
-    pair(read_size(Bytes), Done).
-
-pair({NameSize, Rest}, Done) ->
-    case read_size(Rest) of
-        {ValueSize, Texts} -> pair(NameSize, ValueSize, Texts, Done);
-        error -> {error, truncated}
-    end;
-pair(error, _) -> {error, truncated}.
-
-pair(NameSize, ValueSize, Texts, Done) ->
-    case Texts of
-        <<Name:NameSize/binary, Value:ValueSize/binary, More/binary>> -> decode_pairs(More, [{Name, Value} | Done]);
-        _ -> {error, truncated}
-    end.
-
-read_size(<<0:1, Size:7, Rest/binary>>) -> {Size, Rest};
-read_size(<<1:1, Size:31, Rest/binary>>) -> {Size, Rest};
-read_size(_) -> error.
-
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
@@ -119,8 +94,9 @@ params_test() ->
     ?assertEqual(<<1, 4, 0, 1, 0, 4, 4, 0, 1, 1, "AB", 0:32, 1, 4, 0, 1, 0, 0, 0, 0>>, iolist_to_binary(params([{"A", "B"}]))).
 
 long_values_test_() ->
-    [?_assertEqual({ok, [{<<"N">>, Value}]}, decode_pairs(encode_pairs([{"N", Value}])))
-     || Size <- [0, 1, 127, 128, 65535, 65536, 200000], Value <- [binary:copy(<<"x">>, Size)]].
+    [?_assertEqual(<<1, Length/binary, "N", Value/binary>>, encode_pairs([{"N", Value}]))
+     || {Size, Length} <- [{0, <<0>>}, {1, <<1>>}, {127, <<127>>}, {128, <<128, 0, 0, 128>>}, {65535, <<128, 0, 255, 255>>}, {65536, <<128, 1, 0, 0>>}],
+        Value <- [binary:copy(<<"x">>, Size)]].
 
 %% A stream that is too long for one record is split into several records.
 stdin_test_() ->
@@ -141,8 +117,6 @@ decode_test_() ->
      ?_assertEqual(more, decode(<<1, 6, 0, 1, 0, 2, 1, 0, "hi">>)),
      ?_assertEqual({error, {version, $H}}, decode(<<"HTTP/1.1 400">>)),
      ?_assertEqual({error, {request_id, 2}}, decode(<<1, 6, 0, 2, 0, 0, 0, 0>>)),
-     ?_assertEqual({error, {end_request, 1}}, decode(<<1, 3, 0, 1, 0, 1, 0, 0, 0>>)),
-     ?_assertEqual({error, truncated}, decode_pairs(<<1, 5, "ab">>)),
-     ?_assertEqual({error, truncated}, decode_pairs(<<16#ff, 16#ff>>))].
+     ?_assertEqual({error, {end_request, 1}}, decode(<<1, 3, 0, 1, 0, 1, 0, 0, 0>>))].
 
 -endif.
