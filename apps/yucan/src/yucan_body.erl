@@ -115,9 +115,6 @@ at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{re
         {error, _} -> fail(closed)
     end.
 
-joined(<<>>, Data) -> Data;
-joined(Before, Data) -> <<Before/binary, Data/binary>>.
-
 bounded(Max) ->
     case gather(Max + 1, <<>>, #{}) of
         {_, Data} when byte_size(Data) > Max -> fail(too_large);
@@ -135,7 +132,8 @@ gather(Enough, Before, Options) ->
     end,
     case Read of
         {more, Data} -> gather(Enough, <<Before/binary, Data/binary>>, Options);
-        {ok, Data} -> {ok, joined(Before, Data)};
+        {ok, Data} when Before =:= <<>> -> {ok, Data};
+        {ok, Data} -> {ok, <<Before/binary, Data/binary>>};
         Error -> Error
     end.
 

@@ -2,7 +2,7 @@
 %% @doc A strict parser for chunked transfer coding (RFC 9112, 7.1). All functions are pure. yucan_body passes it the bytes.
 -module(yucan_chunk).
 
--export([new/0, parse/3, parse/4, encode/1, last/0]).
+-export([new/0, parse/4, encode/1, last/0]).
 -export_type([state/0, result/0]).
 
 -include("yucan_internal.hrl").
@@ -17,11 +17,7 @@
 %% @doc Returns the initial state.
 new() -> size.
 
-%% @doc Parses the next element. `more' means that the bytes in Rest are not sufficient.
--spec parse(state(), binary(), #limits{}) -> result().
-parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
-
-%% @doc Like {@link parse/3}, but returns at most `Most' bytes of data.
+%% @doc Parses the next element, but at most `Most' bytes of data. `more' means that the bytes in Rest are not sufficient.
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};

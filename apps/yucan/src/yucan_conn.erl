@@ -355,13 +355,9 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
 
 %% Erases what a handler has stored in the process dictionary, because the next request that a proxy sends over this
 %% connection may belong to a different user. HTTP/2 has a process for each request instead.
-forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
-                               Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
-    forget_user(Keys);
-forget_user([Key | Keys]) ->
-    _ = erase(Key),
-    forget_user(Keys);
-forget_user([]) ->
+forget_user(Keys) ->
+    _ = [erase(Key) || Key <- Keys, Key =/= '$yucan_date', Key =/= '$yucan_checked', Key =/= '$yucan_peer', Key =/= '$yucan_streamed', Key =/= '$yucan_held',
+                       Key =/= '$ancestors', Key =/= '$initial_call', Key =/= rand_seed],
     ok.
 
 followed(<<>>, Count, #state{armed = Armed, socket = Socket} = State, Site) ->

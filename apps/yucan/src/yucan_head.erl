@@ -299,15 +299,12 @@ finish(#req{path = Path} = Req, Rest) ->
 relative(#req{host = Said, authority = {Said, Name, Port}} = Req, Rest) ->
     {ok, Req#req{host = Name, port = Port}, Rest};
 relative(#req{host = Said} = Req, Rest) ->
-    Kept = kept(Said),
+    %% The value is copied, because it outlives the buffer in which it arrived.
+    Kept = case Said of undefined -> undefined; _ -> binary:copy(Said) end,
     case authority(Kept) of
         {ok, Name, Port} -> {ok, Req#req{host = Name, port = Port, authority = {Kept, Name, Port}}, Rest};
         error -> {error, 400, bad_host}
     end.
-
-%% The value is copied, because it outlives the buffer in which it arrived.
-kept(undefined) -> undefined;
-kept(Said) -> binary:copy(Said).
 
 %% The authority in the target takes precedence over the Host header, which must still be valid (RFC 9112, 3.2.2).
 absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->

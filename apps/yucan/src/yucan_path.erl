@@ -4,7 +4,7 @@
 %% conversion of a client's bytes to a file name.
 -module(yucan_path).
 
--export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, resolve/2, join/2]).
+-export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, join/2]).
 
 %% @doc Returns the canonical form of a path, still percent-encoded (RFC 3986, 6.2.2). Dot segments are resolved, repeated slashes are collapsed into
 %% one, as in file systems, and escapes are in upper case and used only where they are needed. Rejects a path with more `..' segments than
@@ -133,15 +133,7 @@ has_dot_name(<<"/.", _/binary>>) -> true;
 has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);
 has_dot_name(<<>>) -> false.
 
-%% @doc Converts a raw path to a file name below a docroot. {@link yucan_symlink} checks symbolic links.
--spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
-resolve(Docroot, Raw) ->
-    case decode(Raw) of
-        {ok, Path} -> {ok, join(Docroot, Path)};
-        Error -> Error
-    end.
-
-%% @doc Converts a decoded path to a file name below a docroot.
+%% @doc Converts a decoded path to a file name below a docroot. {@link yucan_symlink} checks symbolic links.
 -spec join(Docroot :: binary(), Path :: binary()) -> binary().
 join(Docroot, Path) -> <<(without_slash(Docroot))/binary, Path/binary>>.
 

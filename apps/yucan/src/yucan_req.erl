@@ -8,7 +8,7 @@
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, own_names/2, has_own_name/2, port/1, id/1, headers/1, header/2,
          header/3, peer/1, conn_peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
          socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
-         body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1, bind/2]).
+         body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1]).
 -export_type([req/0, address/0, body_error/0]).
 
 -include("yucan_internal.hrl").
@@ -187,10 +187,6 @@ binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
 %% @doc Returns the bindings of all names in the route.
 -spec bindings(req()) -> #{binary() => binary()}.
 bindings(#req{bindings = Bindings}) -> Bindings.
-
-%% @private Adds bindings; called by the router.
--spec bind(#{binary() => binary()}, req()) -> req().
-bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 
 %% @doc Stores a value for the middleware and handlers that process the request later.
 -spec assign(Key :: term(), Value :: term(), req()) -> req().

@@ -5,7 +5,7 @@
 %% A plan is data rather than a closure, so that a new version of this module takes effect at the next request.
 -module(yucan_router).
 
--export([respond/2, plan/2, run/2, parse_pattern/1]).
+-export([respond/2, plan/2, parse_pattern/1]).
 -export_type([plan/0, route/0, middleware/0]).
 
 -include("yucan_internal.hrl").
@@ -118,8 +118,6 @@ exact([], Exact, _) ->
 
 path(Segments) -> iolist_to_binary([[$/, Segment] || Segment <- Segments]).
 
-%% @doc Runs the plan for a request, and returns the response.
--spec run(plan(), yucan_req:req()) -> yucan_handler:response().
 run({handler, Module, State}, Req) ->
     Module:handle(Req, State);
 run({routes, Exact, Routes}, Req) ->
@@ -141,7 +139,7 @@ search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
         refused -> yucan_error:page(400);
         Bindings ->
             case Methods =:= any orelse lists:member(yucan_req:method(Req), Methods) of
-                true -> Module:handle(yucan_req:bind(Bindings, Req), State);
+                true -> Module:handle(Req#req{bindings = Bindings}, State);
                 false -> search(Routes, Segments, Req, Methods ++ case Allowed of none -> []; _ -> Allowed end)
             end
     end;

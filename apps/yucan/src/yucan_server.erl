@@ -143,7 +143,7 @@ tls_before(Name) ->
     end.
 
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters, quota = Quota}) ->
-    {ok, Local} = yucan_tcp:name(Ip, Socket),
+    {ok, Local} = case Ip of {local, _} -> {ok, Ip}; _ -> inet:sockname(Socket) end,
     Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, counters = Counters, quota = Quota},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.

@@ -3,7 +3,7 @@
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
--export([listen/3, name/2, accept/1, accepted/3]).
+-export([listen/3, accept/1, accepted/3]).
 -export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, setopts/2, arm/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1]).
 -export_type([accepting/0]).
 
@@ -31,11 +31,6 @@ remove_stale(Path) ->
             end;
         _ -> ok
     end.
-
-%% @doc Returns the address of a listening socket.
--spec name(inet:ip_address() | {local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
-name({local, _} = Where, _) -> {ok, Where};
-name(_, Listening) -> inet:sockname(Listening).
 
 %% @doc Requests a connection, which accepted/3 returns. gen_tcp:accept would copy options one by one, with about ten
 %% system calls, although they are already applied (`private_accept' in bench/results/http-private.json).

@@ -3,7 +3,7 @@
 %% respond. All functions are pure.
 -module(yucan_conditional).
 
--export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
+-export([decide/3, may_change/2, ranges/4, codings/1]).
 -export_type([etag/0]).
 
 %% A tag includes its quotes, and W/ if it is weak. `none' means that the content may change without a new modification time, so no earlier response
@@ -144,11 +144,7 @@ digits(Text) when byte_size(Text) > 0, byte_size(Text) =< 18 ->
     end;
 digits(_) -> error.
 
-%% @doc Returns whether the client accepts gzip (RFC 9110, 12.5.3).
--spec accepts_gzip(yucan_req:req()) -> boolean().
-accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
-
-%% @doc Returns the codings that the client accepts and the server supports, best compression first.
+%% @doc Returns the codings that the client accepts (RFC 9110, 12.5.3) and the server supports, best compression first.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

@@ -17,7 +17,7 @@ compress(Req, Next) ->
         {Status, Headers, Body} = Response when Status =/= 204, Status =/= 206, Status =/= 304 ->
             Lower = [{yucan_header:lower(text(Name)), Value} || {Name, Value} <- Headers],
             case is_candidate(Lower) of
-                true -> vary(Status, Lower, Body, yucan_conditional:accepts_gzip(Req));
+                true -> vary(Status, Lower, Body, lists:member(<<"gzip">>, yucan_conditional:codings(Req)));
                 false -> Response
             end;
         Response -> Response

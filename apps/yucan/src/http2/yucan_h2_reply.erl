@@ -44,6 +44,7 @@ fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.
 
+with_length(Fields, undefined) -> Fields;
 with_length(Fields, Length) -> Fields ++ [{<<"content-length">>, integer_to_binary(Length)}].
 
 whole(_, Size, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
@@ -82,11 +83,10 @@ content(Data, Length, Status, Headers, Req) -> whole(Data, Length, Status, Heade
 
 stream(_, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
     {Fields, Length} = fields(Status, Headers),
-    bare(case Length of undefined -> Fields; _ -> with_length(Fields, Length) end, Status, Req);
+    bare(with_length(Fields, Length), Status, Req);
 stream(Function, Status, Headers, Req) ->
     {Fields, Length} = fields(Status, Headers),
-    Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
-    yucan_stream:run(Function, {framed, Length}, Status, {head, Head}, keep, Req).
+    yucan_stream:run(Function, {framed, Length}, Status, {head, with_length(Fields, Length)}, keep, Req).
 
 %% @doc See {@link yucan_reply:inform/3}.
 -spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok.

@@ -264,13 +264,11 @@ gathered(true, Kind, true, Data, #ws{max = Max, deflate = Deflate} = Ws) ->
     end.
 
 deliver(Kind, Data, #ws{large = false} = Ws) when byte_size(Data) > ?PART_BYTES -> deliver(Kind, Data, Ws#ws{large = true});
-deliver(text, Data, Ws) ->
-    case yucan_ws_frame:is_text(Data) of
-        true -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
+deliver(Kind, Data, Ws) ->
+    case Kind =:= binary orelse yucan_ws_frame:is_text(Data) of
+        true -> call(fun(#ws{module = Module, user = User}) -> Module:message({Kind, Data}, User) end, Ws);
         false -> fail(1007, Ws)
-    end;
-deliver(binary, Data, Ws) ->
-    call(fun(#ws{module = Module, user = User}) -> Module:message({binary, Data}, User) end, Ws).
+    end.
 
 control(Frame, #ws{module = Module} = Ws) ->
     case erlang:function_exported(Module, control, 2) of

@@ -3,7 +3,7 @@
 %% Text}'. Signatures use ES256.
 -module(yucan_acme_client).
 
--export([order/1, thumbprint/1]).
+-export([order/1]).
 
 -include_lib("public_key/include/public_key.hrl").
 
@@ -149,8 +149,7 @@ jwk(Key) ->
 
 public_point(#'ECPrivateKey'{publicKey = Point}) -> Point.
 
-%% @doc Returns the account's thumbprint, which challenges contain (RFC 7638).
--spec thumbprint(public_key:private_key()) -> binary().
+%% RFC 7638.
 thumbprint(Key) -> base64url(crypto:hash(sha256, yucan_acme_json:encode(jwk(Key)))).
 
 base64url(Data) ->
@@ -234,7 +233,7 @@ body(#{<<"content-length">> := Length}, Bytes, Url) ->
 body(_, Bytes, _) -> Bytes.
 
 chunks(State, Bytes, Done, Url) ->
-    case yucan_chunk:parse(State, Bytes, yucan_config:freeze(#{})) of
+    case yucan_chunk:parse(State, Bytes, infinity, yucan_config:freeze(#{})) of
         {data, Data, Next, Rest} -> chunks(Next, Rest, <<Done/binary, Data/binary>>, Url);
         {done, _, _} -> Done;
         {more, _, _} -> fail("~ts: the answer ends early", [Url]);

@@ -157,11 +157,9 @@ handshake({_, Below}, {Options, _} = Server, Timeout) ->
 
 shake(Below, {Options, Tickets}, Timeout) ->
     case yucan_acme_challenge:has_certificates() of
-        true -> may_be_asked(Below, without_tickets(Options), Timeout);
+        true -> may_be_asked(Below, proplists:delete(session_tickets, Options), Timeout);
         false -> shake(Below, Options, Tickets, Timeout)
     end.
-
-without_tickets(Options) -> proplists:delete(session_tickets, Options).
 
 %% To verify a challenge, a certificate authority connects with the ALPN protocol acme-tls/1 and only looks at the certificate (RFC 8737).
 may_be_asked(Below, Options, Timeout) ->

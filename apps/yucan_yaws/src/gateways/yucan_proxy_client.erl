@@ -59,7 +59,7 @@ read(#proxy{mode = head, buffer = Buffer} = Source, TimeoutMs) ->
         [_] -> more(Source, TimeoutMs)
     end;
 read(#proxy{mode = {chunked, State}, buffer = Buffer} = Source, TimeoutMs) ->
-    case yucan_chunk:parse(State, Buffer, yucan_config:freeze(#{})) of
+    case yucan_chunk:parse(State, Buffer, infinity, yucan_config:freeze(#{})) of
         {data, Data, Next, Rest} -> {data, Data, Source#proxy{mode = {chunked, Next}, buffer = Rest}};
         {done, _, _} -> {done, close(Source)};
         {more, Next, Rest} -> more(Source#proxy{mode = {chunked, Next}, buffer = Rest}, TimeoutMs);
