@@ -18,14 +18,12 @@ server(#{docroot := Docroots, ebin_dir := Folders, alias := Files, script_alias 
     Named = modules(Server),
     [text("~ts = ~ts: ~ts", [Key, Folder, Why]) || {Key, All} <- [{docroot, Docroots}, {ebin_dir, Folders}], {Folder, Why} <- no_folders(All)]
         ++ [text("~ts = ~ts/ ~ts: no such file or directory", [Key, Prefix, Target])
-            || {Key, All} <- [{alias, Files}, {script_alias, Scripts}], #{prefix := Prefix, target := Target} <- All, not is_there(Target)]
+            || {Key, All} <- [{alias, Files}, {script_alias, Scripts}], #{prefix := Prefix, target := Target} <- All, not filelib:is_file(Target)]
         ++ [text("php_handler = <cgi, ~ts>: no such program", [Program]) || {cgi, Program} <- [Handler], os:find_executable(Program) =:= false]
         ++ [text("~ts = ~ts: ~ts", [Key, Module, no_module(Folders)]) || {Key, Module} <- Named, not is_module(Module, Folders)]
         ++ calls(lists:usort(beams(Folders) ++ [File || {_, Module} <- Named, File <- [code:which(Module)], is_list(File), filelib:is_regular(File)])).
 
-no_folders(Folders) -> [{Folder, case is_there(Folder) of true -> "not a directory"; false -> "no such directory" end} || Folder <- Folders, not filelib:is_dir(Folder)].
-
-is_there(Path) -> filelib:is_dir(Path) orelse filelib:is_regular(Path).
+no_folders(Folders) -> [{Folder, case filelib:is_file(Folder) of true -> "not a directory"; false -> "no such directory" end} || Folder <- Folders, not filelib:is_dir(Folder)].
 
 modules(#{appmods := Mounts, auth := Blocks, php_handler := Handler} = Server) ->
     [{appmods, Module} || #{module := Module} <- Mounts] ++ [{authmod, Module} || #{authmod := Module} <- Blocks, Module =/= undefined]

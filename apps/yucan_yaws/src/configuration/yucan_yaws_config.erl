@@ -137,15 +137,10 @@ ends(_, _) -> false.
 
 %% ---- the blocks in a server
 
-block("redirect", _, _, Inner, #{redirects := Before} = Map, State) ->
-    {Redirects, State2} = each(fun yucan_yaws_config_entry:redirect/3, "redirect", Inner, State),
-    {Map#{redirects := Before ++ Redirects}, State2};
-block("opaque", _, _, Inner, #{opaque := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_entry:pair/3, "opaque", Inner, State),
-    {Map#{opaque := Before ++ Pairs}, State2};
-block("extra_response_headers", _, _, Inner, #{extra_response_headers := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_entry:header/3, "extra_response_headers", Inner, State),
-    {Map#{extra_response_headers := Before ++ Pairs}, State2};
+block("redirect", _, _, Inner, Map, State) -> entries(redirects, fun yucan_yaws_config_entry:redirect/3, "redirect", Inner, Map, State);
+block("opaque", _, _, Inner, Map, State) -> entries(opaque, fun yucan_yaws_config_entry:pair/3, "opaque", Inner, Map, State);
+block("extra_response_headers" = Name, _, _, Inner, Map, State) ->
+    entries(extra_response_headers, fun yucan_yaws_config_entry:header/3, Name, Inner, Map, State);
 block("extra_cgi_vars", Line, Argument, Inner, #{extra_cgi_vars := Before} = Map, State) ->
     {Pairs, State2} = each(fun yucan_yaws_config_entry:pair/3, "extra_cgi_vars", Inner, State),
     case yucan_yaws_config_entry:dir(Argument) of
@@ -165,6 +160,10 @@ block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
         {ok, Auth} -> {Map#{auth := Before ++ [Auth]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end.
+
+entries(Key, Read, Name, Lines, Map, State) ->
+    {Entries, State2} = each(Read, Name, Lines, State),
+    {maps:update_with(Key, fun(Before) -> Before ++ Entries end, Map), State2}.
 
 each(Read, Name, Lines, State) ->
     lists:foldl(fun({Line, {set, Key, Sign, Value}}, {Done, S}) ->
@@ -261,7 +260,6 @@ problem(Line, Text, #state{problems = Problems} = State) ->
 
 %% ---- problems that concern several lines: servers that serve nothing or conflict with each other
 
--spec between([server()]) -> [problem()].
 between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_tls(Servers) ++ mixed_logs(Servers).
 
 one(#{line := Line} = Server) -> [{Line, Text} || Text <- nothing_to_serve(Server) ++ no_handler(Server)].

@@ -92,7 +92,7 @@ auth(#{dir := Dirs, realm := Realm, user := Users, authmod := Module, allow := A
                realm => realm(Realm), users => [user(User) || User <- Users], authmod => Module,
                allow => [cidr(allow, Text) || Text <- Allow], deny => [cidr(deny, Text) || Text <- Deny]}}
     catch
-        throw:{problem, Text} -> {error, Text}
+        throw:Problem -> Problem
     end.
 
 slashed(Dir) -> "/" ++ string:trim(Dir, both, "/").
@@ -125,9 +125,7 @@ cidr(Key, Text) ->
     end.
 
 -spec bad(string(), [term()]) -> no_return().
-bad(Format, Arguments) ->
-    {error, Text} = problem(Format, Arguments),
-    throw({problem, Text}).
+bad(Format, Arguments) -> throw(problem(Format, Arguments)).
 
 problem(Format, Arguments) -> {error, lists:flatten(io_lib:format(Format, Arguments))}.
 

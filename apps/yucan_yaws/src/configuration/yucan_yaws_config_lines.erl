@@ -19,15 +19,12 @@ lines(Text) ->
                      List when is_list(List) -> List;
                      _ -> binary_to_list(Text)
                  end,
-    Numbered = join(number(string:split(without_mark(Characters), "\n", all), 1)),
-    [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
+    Rows = [{Line, string:trim(Row, trailing, "\r")} || {Line, Row} <- lists:enumerate(string:split(without_mark(Characters), "\n", all))],
+    [{Line, content(Stripped)} || {Line, Raw} <- join(Rows), Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
 
 %% Removes the byte order mark that editors on Windows write.
 without_mark([16#FEFF | Characters]) -> Characters;
 without_mark(Characters) -> Characters.
-
-number([], _) -> [];
-number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
 
 %% Joined lines are reported under the line number of the first one.
 join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->

@@ -28,10 +28,7 @@ options(#{globals := Globals, servers := Servers}) ->
 listeners(Servers) ->
     All = [{{Address, Port}, Ssl} || #{port := Port, listen := Listen, ssl := Ssl} <- Servers,
                                      Address <- case Listen of [] -> [?LOOPBACK]; _ -> Listen end],
-    [listener(Address, Port, proplists:get_value({Address, Port}, All)) || {Address, Port} <- first_of_each([Key || {Key, _} <- All])].
-
-first_of_each([]) -> [];
-first_of_each([First | Rest]) -> [First | first_of_each([Other || Other <- Rest, Other =/= First])].
+    [listener(Address, Port, proplists:get_value({Address, Port}, All)) || {Address, Port} <- lists:uniq([Key || {Key, _} <- All])].
 
 listener(Address, Port, undefined) -> #{ip => Address, port => Port};
 listener(Address, Port, Ssl) -> #{ip => Address, port => Port, tls => tls(Ssl)}.
@@ -106,13 +103,10 @@ records() ->
             {ok, #gconf{}, []}
     end.
 
-sconf(Server, #{php_exe_path := Php}) -> (sconf(Server))#sconf{phpexe = Php}.
-
--spec sconf(yucan_yaws_config:server()) -> #sconf{}.
 sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, name := Name, serveralias := Aliases, opaque := Opaque,
-        appmods := Appmods} = Server) ->
+        appmods := Appmods} = Server, #{php_exe_path := Php}) ->
     #sconf{port = Port, rhost = Rhost, rmethod = maps:get(rscheme, Server), docroot = case Docroots of [D | _] -> D; [] -> undefined end,
-           listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
+           listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque, phpexe = Php,
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
 %% @doc Returns the settings for all scripts that this process runs: their limits, and the authenticated user, if any.

@@ -199,11 +199,7 @@ headers(#{headers := Headers} = Facts) ->
     Kept = [{variable(Name), text(Value)} || {Name, Value} <- Headers, is_passed(Name, Facts)],
     maps:to_list(lists:foldl(fun joined/2, #{}, Kept)).
 
-joined({Name, Value}, Map) ->
-    case Map of
-        #{Name := Before} -> Map#{Name := join(Name, Before, Value)};
-        #{} -> Map#{Name => Value}
-    end.
+joined({Name, Value}, Map) -> maps:update_with(Name, fun(Before) -> join(Name, Before, Value) end, Value, Map).
 
 join(<<"HTTP_COOKIE">>, Before, Value) -> <<Before/binary, "; ", Value/binary>>;
 join(_, Before, Value) -> <<Before/binary, ", ", Value/binary>>.

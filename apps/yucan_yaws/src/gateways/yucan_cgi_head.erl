@@ -53,7 +53,6 @@ empty_line(<<"\n", Rest/bits>>, At, Before) ->
 empty_line(<<C, Rest/bits>>, At, _) -> empty_line(Rest, At + 1, C);
 empty_line(<<>>, _, _) -> nomatch.
 
--spec parse(binary()) -> {ok, head()} | {error, reason()}.
 parse(Head) ->
     Lines = [without_cr(Line) || Line <- binary:split(Head, <<"\n">>, [global])],
     case length(Lines) > ?MAX_LINES of

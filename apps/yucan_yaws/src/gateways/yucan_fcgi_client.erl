@@ -59,22 +59,14 @@ again(Request, Variables, Body) ->
     end.
 
 connect(Address, Ticket, Request, Body, Log) ->
-    Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
-    case yucan_gateway:connect(host(Address), port(Address), Options) of
+    {Host, Port, More} = case Address of {local, _} -> {Address, 0, []}; {Name, Number} -> {Name, Number, [{nodelay, true}]} end,
+    Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | More],
+    case yucan_gateway:connect(Host, Port, Options) of
         {ok, Socket} -> start(Address, Socket, ?ARM, Ticket, Request, Body, Log);
         {error, Reason} ->
             answered(Ticket),
             {error, {connect, Reason}}
     end.
-
-host({local, _} = Address) -> Address;
-host({Host, _}) -> Host.
-
-port({local, _}) -> 0;
-port({_, Port}) -> Port.
-
-nodelay({local, _}) -> [];
-nodelay(_) -> [{nodelay, true}].
 
 answered(none) -> ok;
 answered(Ticket) -> yucan_fcgi_pool:answered(Ticket).

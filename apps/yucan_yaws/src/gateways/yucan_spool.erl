@@ -44,10 +44,12 @@ in_memory(Req, Before, Max) ->
         {error, Reason} -> {error, Reason}
     end.
 
-in_file(Req, Before, Max) ->
+in_file(Req, Before, Max) -> in_file(fun(File) -> copy(Req, File, Before, byte_size(Before), Max) end).
+
+in_file(Write) ->
     case create() of
         {ok, Name, File} ->
-            Result = copy(Req, File, Before, byte_size(Before), Max),
+            Result = Write(File),
             _ = file:close(File),
             taken(Result, Name);
         {error, Reason} -> {error, {spool, Reason}}
@@ -60,19 +62,21 @@ taken({error, Reason}, Name) ->
 
 copy(_, _, _, Size, Max) when Size > Max -> {error, too_large};
 copy(Req, File, Data, Size, Max) ->
-    case file:write(File, Data) of
-        ok -> read_more(yucan_req:read(Req), Req, File, Size, Max);
-        {error, Reason} -> {error, {spool, Reason}}
+    case write(File, Data, Size) of
+        {ok, _} -> read_more(yucan_req:read(Req), Req, File, Size, Max);
+        Error -> Error
     end.
 
 read_more({more, Data}, Req, File, Size, Max) -> copy(Req, File, Data, Size + byte_size(Data), Max);
-read_more({ok, Data}, _, File, Size, Max) when Size + byte_size(Data) =< Max ->
-    case file:write(File, Data) of
-        ok -> {ok, Size + byte_size(Data)};
-        {error, Reason} -> {error, {spool, Reason}}
-    end;
+read_more({ok, Data}, _, File, Size, Max) when Size + byte_size(Data) =< Max -> write(File, Data, Size + byte_size(Data));
 read_more({ok, _}, _, _, _, _) -> {error, too_large};
 read_more({error, Reason}, _, _, _, _) -> {error, Reason}.
+
+write(File, Data, Size) ->
+    case file:write(File, Data) of
+        ok -> {ok, Size};
+        {error, Reason} -> {error, {spool, Reason}}
+    end.
 
 random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
@@ -121,20 +125,8 @@ size({file, _, Size}) -> Size.
 %% @doc Returns the body as a file, for callers that need a file name.
 -spec on_disk(body()) -> {ok, none | {file, file:filename(), pos_integer()}} | {error, {spool, term()}}.
 on_disk({memory, <<>>}) -> {ok, none};
-on_disk({memory, Data}) ->
-    case create() of
-        {ok, Name, File} ->
-            Result = file:write(File, Data),
-            _ = file:close(File),
-            written(Result, Name, byte_size(Data));
-        {error, Reason} -> {error, {spool, Reason}}
-    end;
+on_disk({memory, Data}) -> in_file(fun(File) -> write(File, Data, byte_size(Data)) end);
 on_disk(Body) -> {ok, Body}.
-
-written(ok, Name, Size) -> {ok, {file, Name, Size}};
-written({error, Reason}, Name, _) ->
-    ok = yucan_unfinished:delete(Name),
-    {error, {spool, Reason}}.
 
 %% @doc Releases the memory or deletes the file. It may be called more than once.
 -spec delete(body()) -> ok.

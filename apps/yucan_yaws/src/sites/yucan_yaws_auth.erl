@@ -24,9 +24,9 @@ holds(Dir, Paths) -> lists:any(fun(Path) -> yucan_yaws_match:is_under(Path, Dir)
 
 blocks([], _, Verdict) -> Verdict;
 blocks([Block | Rest], #arg{client_ip_port = {Address, _}} = Arg, Verdict) ->
-    case address(Address, Block) of
-        forbidden -> forbidden;
-        ok ->
+    case may_enter(Address, Block) of
+        false -> forbidden;
+        true ->
             case person(Block, Arg) of
                 ok -> blocks(Rest, Arg, Verdict);
                 {ok, User} -> blocks(Rest, Arg, {ok, User});
@@ -34,12 +34,7 @@ blocks([Block | Rest], #arg{client_ip_port = {Address, _}} = Arg, Verdict) ->
             end
     end.
 
-address(Address, #{allow := Allow, deny := Deny}) ->
-    case {is_in(Address, Allow), is_in(Address, Deny)} of
-        {true, _} -> ok;
-        {false, true} -> forbidden;
-        {false, false} -> ok
-    end.
+may_enter(Address, #{allow := Allow, deny := Deny}) -> is_in(Address, Allow) orelse not is_in(Address, Deny).
 
 is_in(Address, List) -> lists:member(all, List) orelse yucan_cidr:contains([Block || Block <- List, Block =/= all], Address).
 

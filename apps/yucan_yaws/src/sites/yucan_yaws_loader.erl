@@ -35,19 +35,13 @@ load_one(File, Names) ->
 
 %% The same code is not loaded again, because that would kill processes that still run the version before the current one.
 install(Name, File, Code) ->
-    case code:is_loaded(Name) =/= false andalso md5(Name) =:= element(2, {ok, _} = beam_md5(Code)) of
+    case code:is_loaded(Name) =/= false andalso beam_lib:md5(Code) =:= {ok, {Name, Name:module_info(md5)}} of
         true -> ok;
         false ->
             _ = code:soft_purge(Name),
             {module, Name} = code:load_binary(Name, File, Code),
             ok
     end.
-
-md5(Name) -> Name:module_info(md5).
-
-beam_md5(Code) ->
-    {ok, {_, Md5}} = beam_lib:md5(Code),
-    {ok, Md5}.
 
 %% @doc Stores the function of a server in the process that handles requests to that server.
 -spec remember(fun((module()) -> module())) -> ok.
@@ -64,7 +58,6 @@ own(Module) ->
     end.
 
 %% Changes the names of some modules in these forms, wherever an atom stands for a module.
--spec renamed([erl_parse:abstract_form()], #{module() => module()}) -> [erl_parse:abstract_form()].
 renamed(Forms, Names) -> [form(Form, Names) || Form <- Forms].
 
 form({attribute, Line, module, Module}, Names) -> {attribute, Line, module, name(Module, Names)};
@@ -88,7 +81,7 @@ term(Other, _) -> Other.
 
 arguments(Function, Arguments, Names) ->
     case lists:keyfind(Function, 1, takes_module()) of
-        {_, Places} -> [at(N, Places, Argument, Names) || {N, Argument} <- lists:zip(lists:seq(1, length(Arguments)), Arguments)];
+        {_, Places} -> [at(N, Places, Argument, Names) || {N, Argument} <- lists:enumerate(Arguments)];
         false -> Arguments
     end.
 

@@ -19,7 +19,7 @@
 -spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
 table(Servers, First) ->
     {First, [{Index, maps:get(port, Server), maps:get(listen, Server), names(Server)}
-             || {Index, Server} <- lists:zip(lists:seq(0, length(Servers) - 1), Servers)]}.
+             || {Index, Server} <- lists:enumerate(0, Servers)]}.
 
 names(#{name := Name, servername := Other, serveralias := Aliases}) ->
     [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
@@ -55,14 +55,12 @@ is_there(Address, Addresses) ->
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
     Found = [{length(From), -N, Redirect}
-             || {N, #{path := From} = Redirect} <- numbered(Redirects),
+             || {N, #{path := From} = Redirect} <- lists:enumerate(Redirects),
                 is_under(Path, yucan_path:unescape(unicode:characters_to_binary(From)))],
     case lists:sort(Found) of
         [] -> none;
         Sorted -> {ok, element(3, lists:last(Sorted))}
     end.
-
-numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
 %% @doc Returns the target. `Own' is this server's origin, for local targets. `Path' and `Query' are the client's.
 -spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
@@ -103,7 +101,6 @@ is_under(Path, Folder) ->
         _ -> false
     end.
 
--spec rest(Path :: binary(), Folder :: binary()) -> binary().
 rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).
 

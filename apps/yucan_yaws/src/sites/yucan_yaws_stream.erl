@@ -28,11 +28,10 @@ response(Req, Status, Headers, First, Options) ->
     end.
 
 run(Req, First, Options, Write) ->
-    _ = case Options of
-            #{pid := Pid} -> Pid ! {ok, self()};
-            #{} -> ok
-        end,
-    Monitor = monitor_writer(Options),
+    Monitor = case Options of
+        #{pid := Pid} -> Pid ! {ok, self()}, erlang:monitor(process, Pid);
+        #{} -> none
+    end,
     Timeout = maps:get(timeout, Options, ?TIMEOUT_MS),
     Result = case iolist_size(First) of
                  0 -> loop(Req, Monitor, Timeout, Timeout, Write);
@@ -40,9 +39,6 @@ run(Req, First, Options, Write) ->
              end,
     _ = [erlang:demonitor(Monitor, [flush]) || is_reference(Monitor)],
     ended(Result, Options).
-
-monitor_writer(#{pid := Pid}) -> erlang:monitor(process, Pid);
-monitor_writer(_) -> none.
 
 written(ok, Req, Monitor, Timeout, Write) -> loop(Req, Monitor, Timeout, Timeout, Write);
 written({error, Reason}, _, _, _, _) -> {error, Reason}.

@@ -46,10 +46,8 @@ opened({error, Reason}, State) ->
     {close, Code, Text, [], Closed}.
 
 %% @private
--spec message({text | binary, binary()}, #state{}) -> yucan_ws:result().
-message(Message, State) -> handled(Message, State).
-
-handled(Message, #state{module = Module, inner = Inner} = State) ->
+-spec message({text | binary, binary()} | {close, integer(), binary()}, #state{}) -> yucan_ws:result().
+message(Message, #state{module = Module, inner = Inner} = State) ->
     case erlang:function_exported(Module, handle_message, 2) of
         true -> result(Module:handle_message(Message, Inner), State);
         false -> result(Module:handle_message(Message), State)
@@ -81,7 +79,7 @@ told(_, #state{closes = true} = State) -> State;
 told({crashed, _}, State) -> State;
 told(Reason, State) ->
     Message = case Reason of {closed, Code, Text} -> {close, Code, Text}; _ -> {close, 1006, <<>>} end,
-    try handled(Message, State) of
+    try message(Message, State) of
         Result -> element(tuple_size(Result), Result)
     catch
         _:_ -> State
