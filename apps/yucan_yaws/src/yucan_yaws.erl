@@ -26,7 +26,7 @@ handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
     ok = yucan_yaws_options:remember(Site),
     ok = yucan_yaws_out:remember(Req),
     ok = yucan_yaws_loader:remember(maps:get(own, Site)),
-    Arg = yucan_yaws_out:later(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
+    Arg = {later, Req, maps:get(docroot, Server), maps:get(opaque, Server)},
     with_headers(Extra, rewrite(Req, Arg, Site)).
 
 with_headers([], Response) -> Response;

@@ -5,7 +5,7 @@
 %% A name is an atom, a binary or a string, and is not case-sensitive. Headers for which the record has no field are in `other'.
 -module(yucan_yaws_headers).
 
--export([get/2, set/3, merge/3, lines/2]).
+-export([received/1, get/2, set/3, merge/3, lines/2]).
 -export_type([name/0, value/0]).
 
 -include("../../include/yaws_api.hrl").
@@ -13,6 +13,36 @@
 -type name() :: atom() | binary() | string() | {lower, string()}.
 -type value() :: undefined | atom() | binary() | string() | tuple() | [string()].
 %% `{multi, Values}' is a header that occurs several times.
+
+-define(FIELDS, #{
+    <<"connection">> => #headers.connection, <<"accept">> => #headers.accept, <<"host">> => #headers.host, <<"if-modified-since">> => #headers.if_modified_since,
+    <<"if-match">> => #headers.if_match, <<"if-none-match">> => #headers.if_none_match, <<"if-range">> => #headers.if_range,
+    <<"if-unmodified-since">> => #headers.if_unmodified_since, <<"range">> => #headers.range, <<"referer">> => #headers.referer,
+    <<"user-agent">> => #headers.user_agent, <<"accept-ranges">> => #headers.accept_ranges, <<"cookie">> => #headers.cookie,
+    <<"keep-alive">> => #headers.keep_alive, <<"location">> => #headers.location, <<"content-length">> => #headers.content_length,
+    <<"content-type">> => #headers.content_type, <<"content-encoding">> => #headers.content_encoding, <<"authorization">> => #headers.authorization,
+    <<"transfer-encoding">> => #headers.transfer_encoding, <<"x-forwarded-for">> => #headers.x_forwarded_for
+}).
+
+%% @doc Returns the headers of a request, with the names in `other' as erlang:decode_packet/3 writes them.
+-spec received([{binary(), binary()}]) -> #headers{}.
+received(Headers) ->
+    Record = lists:foldl(fun add/2, #headers{}, Headers),
+    Record#headers{cookie = lists:reverse(Record#headers.cookie), other = lists:reverse(Record#headers.other)}.
+
+add({<<"cookie">>, Value}, #headers{cookie = Before} = Headers) -> Headers#headers{cookie = [binary_to_list(Value) | Before]};
+add({<<"authorization">>, Value}, Headers) -> Headers#headers{authorization = authorization(Value)};
+add({Name, Value}, #headers{other = Others} = Headers) ->
+    case ?FIELDS of
+        #{Name := At} -> setelement(At, Headers, binary_to_list(Value));
+        _ -> Headers#headers{other = [{http_header, 0, capitalised(binary_to_list(Name)), undefined, binary_to_list(Value)} | Others]}
+    end.
+
+authorization(Text) ->
+    case yucan_yaws_auth:basic(Text) of
+        {ok, User, Password} -> {binary_to_list(User), binary_to_list(Password), binary_to_list(Text)};
+        error -> {undefined, undefined, binary_to_list(Text)}
+    end.
 
 %% @doc Returns the value of a header.
 -spec get(name(), #headers{}) -> value().
@@ -74,9 +104,10 @@ sent(_, Value) -> Value.
 place({lower, Lower}) -> place(Lower);
 place(Name) ->
     Lower = lower(Name),
-    case [At || {At, Field} <- lists:zip(lists:seq(2, 1 + length(fields())), fields()), hyphens(Field) =:= Lower orelse Field =:= Name] of
-        [At] -> {field, At};
-        [] -> {other, Lower}
+    Key = list_to_binary(case lists:member(Name, fields()) of true -> hyphens(Name); false -> Lower end),
+    case ?FIELDS of
+        #{Key := At} -> {field, At};
+        _ -> {other, Lower}
     end.
 
 fields() -> lists:droplast(record_info(fields, headers)).
@@ -91,9 +122,15 @@ capitalised(Lower) -> lists:flatten(lists:join("-", [string:titlecase(Part) || P
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
+headers_test() ->
+    Headers = received([{<<"host">>, <<"h">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"x-forwarded-proto">>, <<"https">>},
+                       {<<"authorization">>, <<"Basic am9lOnB3">>}]),
+    ?assertMatch(#headers{host = "h", cookie = ["a=1", "b=2"], authorization = {"joe", "pw", "Basic am9lOnB3"},
+                          other = [{http_header, 0, "X-Forwarded-Proto", undefined, "https"}]}, Headers).
+
 all_names_test_() ->
     [?_assertEqual({"v", "v", #headers{}}, {get(Name, Set), element(At, Set), set(Field, undefined, Set)})
-     || {At, Field} <- lists:zip(lists:seq(2, 1 + length(fields())), fields()), Field =/= cookie,
+     || {At, Field} <- lists:enumerate(2, fields()), Field =/= cookie,
         Name <- [Field, hyphens(Field), string:uppercase(hyphens(Field)), list_to_binary(hyphens(Field)), {lower, hyphens(Field)}],
         Set <- [set(Name, "v", #headers{})]].
 

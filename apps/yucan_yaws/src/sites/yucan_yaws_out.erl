@@ -6,7 +6,7 @@
 %% discards everything after it, and a redirect discards everything except headers. Any other term is an error in the module and causes a 500.
 -module(yucan_yaws_out).
 
--export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
+-export([made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
 -export([collect/1, merge/2, answer/3, typed/2, with_headers/2, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0, lazy/0]).
 
@@ -29,16 +29,12 @@
 -type lazy() :: #arg{} | {later, yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()}.
 %% The arg is created lazily, because most requests for files and scripts do not need it.
 
-%% @doc Returns the arg of a request to a server with these docroots and this opaque data, created on demand.
--spec later(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> lazy().
-later(Req, Docroots, Opaque) -> {later, Req, Docroots, Opaque}.
-
 %% @doc Returns the arg that a Yaws module gets.
 -spec made(lazy()) -> #arg{}.
 made(#arg{} = Arg) -> Arg;
 made({later, Req, Docroots, Opaque}) ->
     Request = http_request(Req),
-    #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = headers(yucan_req:headers(Req)), req = Request,
+    #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = yucan_yaws_headers:received(yucan_req:headers(Req)), req = Request,
          orig_req = Request, clidata = <<>>, server_path = path(Req), querydata = text(yucan_req:query(Req)),
          docroot = case Docroots of [Docroot | _] -> Docroot; [] -> undefined end, docroot_mount = "/",
          pid = self(), opaque = Opaque}.
@@ -70,47 +66,6 @@ path(Req) ->
     end.
 
 text(Binary) -> binary_to_list(Binary).
-
-%% @doc Returns headers as a record. Names without a field are in `other'.
--spec headers([{binary(), binary()}]) -> #headers{}.
-headers(Headers) ->
-    Record = lists:foldl(fun known/2, #headers{}, Headers),
-    Record#headers{cookie = lists:reverse(Record#headers.cookie), other = lists:reverse(Record#headers.other)}.
-
-known({Name, Value}, Headers) -> field(Name, text(Value), Headers).
-
-field(<<"connection">>, V, H) -> H#headers{connection = V};
-field(<<"accept">>, V, H) -> H#headers{accept = V};
-field(<<"host">>, V, H) -> H#headers{host = V};
-field(<<"if-modified-since">>, V, H) -> H#headers{if_modified_since = V};
-field(<<"if-match">>, V, H) -> H#headers{if_match = V};
-field(<<"if-none-match">>, V, H) -> H#headers{if_none_match = V};
-field(<<"if-range">>, V, H) -> H#headers{if_range = V};
-field(<<"if-unmodified-since">>, V, H) -> H#headers{if_unmodified_since = V};
-field(<<"range">>, V, H) -> H#headers{range = V};
-field(<<"referer">>, V, H) -> H#headers{referer = V};
-field(<<"user-agent">>, V, H) -> H#headers{user_agent = V};
-field(<<"accept-ranges">>, V, H) -> H#headers{accept_ranges = V};
-field(<<"cookie">>, V, H) -> H#headers{cookie = [V | H#headers.cookie]};
-field(<<"keep-alive">>, V, H) -> H#headers{keep_alive = V};
-field(<<"location">>, V, H) -> H#headers{location = V};
-field(<<"content-length">>, V, H) -> H#headers{content_length = V};
-field(<<"content-type">>, V, H) -> H#headers{content_type = V};
-field(<<"content-encoding">>, V, H) -> H#headers{content_encoding = V};
-field(<<"authorization">>, V, H) -> H#headers{authorization = authorization(V)};
-field(<<"transfer-encoding">>, V, H) -> H#headers{transfer_encoding = V};
-field(<<"x-forwarded-for">>, V, H) -> H#headers{x_forwarded_for = V};
-field(Name, V, #headers{other = Other} = H) -> H#headers{other = [{http_header, 0, capitalised(Name), undefined, V} | Other]}.
-
-authorization(Text) ->
-    case yucan_yaws_auth:basic(list_to_binary(Text)) of
-        {ok, User, Password} -> {text(User), text(Password), Text};
-        error -> {undefined, undefined, Text}
-    end.
-
-%% Returns the name in the form that decode_packet uses.
-capitalised(Name) ->
-    lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
 
 %% @doc Returns the request for an arg that a module has rewritten.
 -spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
@@ -359,12 +314,6 @@ expiring(Path, Expires, Options) ->
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
-
-headers_test() ->
-    Headers = headers([{<<"host">>, <<"h">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"x-forwarded-proto">>, <<"https">>},
-                       {<<"authorization">>, <<"Basic am9lOnB3">>}]),
-    ?assertMatch(#headers{host = "h", cookie = ["a=1", "b=2"], authorization = {"joe", "pw", "Basic am9lOnB3"},
-                          other = [{http_header, 0, "X-Forwarded-Proto", undefined, "https"}]}, Headers).
 
 flat(#{body := Body} = Out) -> maps:remove(next, Out#{body := iolist_to_binary(Body)}).
 
