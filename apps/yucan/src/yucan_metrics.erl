@@ -28,37 +28,25 @@
 new() -> counters:new(?TOTAL_US, [write_concurrency]).
 
 fields() ->
-    [{connections, "Connections accepted"},
-     {refused_connections, "Connections refused, as too many were open"},
-     {requests, "Requests answered by a handler"},
-     {refused, "Requests that were malformed, too large or too slow"},
-     {crashes, "Handlers that failed"},
-     {bytes_out, "Bytes of bodies sent"},
-     {status_1xx, "Connections upgraded"},
-     {status_2xx, "Answers with status 2xx"},
-     {status_3xx, "Answers with status 3xx"},
-     {status_4xx, "Answers with status 4xx"},
-     {status_5xx, "Answers with status 5xx"},
-     {websockets, "WebSockets opened"},
-     {log_dropped, "Lines that the access log could not take"}].
-
-index(connections) -> 1;
-index(refused_connections) -> 2;
-index(requests) -> 3;
-index(refused) -> 4;
-index(crashes) -> 5;
-index(bytes_out) -> 6;
-index(status_1xx) -> 7;
-index(status_2xx) -> 8;
-index(status_3xx) -> 9;
-index(status_4xx) -> 10;
-index(status_5xx) -> 11;
-index(websockets) -> 12;
-index(log_dropped) -> 13.
+    [{connections, 1, "Connections accepted"},
+     {refused_connections, 2, "Connections refused, as too many were open"},
+     {requests, 3, "Requests answered by a handler"},
+     {refused, 4, "Requests that were malformed, too large or too slow"},
+     {crashes, 5, "Handlers that failed"},
+     {bytes_out, 6, "Bytes of bodies sent"},
+     {status_1xx, 7, "Connections upgraded"},
+     {status_2xx, 8, "Answers with status 2xx"},
+     {status_3xx, 9, "Answers with status 3xx"},
+     {status_4xx, 10, "Answers with status 4xx"},
+     {status_5xx, 11, "Answers with status 5xx"},
+     {websockets, 12, "WebSockets opened"},
+     {log_dropped, 13, "Lines that the access log could not take"}].
 
 %% @doc Increments a counter.
 -spec add(metrics(), name()) -> ok.
-add(Metrics, Name) -> counters:add(Metrics, index(Name), 1).
+add(Metrics, Name) ->
+    {_, Index, _} = lists:keyfind(Name, 1, fields()),
+    counters:add(Metrics, Index, 1).
 
 %% @doc Counts a response that a handler returned.
 -spec answered(metrics(), Status :: 0..999, Bytes :: non_neg_integer()) -> ok.
@@ -110,14 +98,14 @@ by_status(_, _) -> ok.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
     maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
-                    | [{Name, counters:get(Metrics, index(Name))} || {Name, _} <- fields()]]).
+                    | [{Name, counters:get(Metrics, Index)} || {Name, Index, _} <- fields()]]).
 
 %% @doc Returns the metrics of these servers ({@link yucan:figures/0}) in Prometheus's data model.
 -spec families([{Server :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}]) -> [family()].
 families([]) -> [];
 families(Servers) ->
     [family(open_connections, gauge, "Open connections", Servers)
-     | [family(Name, counter, Help, Servers) || {Name, Help} <- fields()]]
+     | [family(Name, counter, Help, Servers) || {Name, _, Help} <- fields()]]
         ++ [{<<"yucan_request_duration_seconds">>, histogram, "Time of an answer: of the first request of each connection, and of every 16th after it",
              [{[{server, Server}], histogram(Latency, Total)} || {Server, #{timed_us := Total}, Latency} <- Servers]}].
 
