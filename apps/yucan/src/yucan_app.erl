@@ -57,5 +57,4 @@ stop_server(Pid) ->
 
 %% @private
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
-init([]) ->
-    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}}.
+init([]) -> {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}}.

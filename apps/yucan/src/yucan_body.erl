@@ -160,8 +160,7 @@ permit(#body{expect = true, socket = Socket} = Body) ->
             _ = yucan_transport:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
             Body#body{expect = false}
     end;
-permit(Body) ->
-    Body.
+permit(Body) -> Body.
 
 next(#body{left = done} = Body, _, _) -> {ok, <<>>, Body};
 next(#body{left = {failed, Reason}}, _, _) -> {error, Reason};
@@ -183,8 +182,7 @@ next(#body{left = {chunks, State}, buffer = Buffer, limits = Limits} = Body, Max
         {more, State1, Rest} -> receive_more(Body#body{left = {chunks, State1}, buffer = Rest}, Max, Timeout);
         {error, Reason} -> {error, Reason}
     end;
-next(Body, Max, Timeout) ->
-    receive_more(Body, Max, Timeout).
+next(Body, Max, Timeout) -> receive_more(Body, Max, Timeout).
 
 receive_more(#body{started = undefined, socket = Socket} = Body, Max, Timeout) ->
     ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),

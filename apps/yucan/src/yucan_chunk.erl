@@ -19,19 +19,15 @@ new() -> size.
 
 %% @doc Parses the next element, but at most `Most' bytes of data. `more' means that the bytes in Rest are not sufficient.
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
-parse({data, _} = State, <<>>, _, _) ->
-    {more, State, <<>>};
+parse({data, _} = State, <<>>, _, _) -> {more, State, <<>>};
 %% `infinity' needs no special case, because in Erlang's term order an atom is greater than any number.
 parse({data, Left}, Bin, Most, _) ->
     Size = lists:min([Left, byte_size(Bin), Most]),
     <<Data:Size/binary, Rest/binary>> = Bin,
     {data, Data, case Left of Size -> crlf; _ -> {data, Left - Size} end, Rest};
-parse(crlf, <<"\r\n", Rest/binary>>, Most, Limits) ->
-    parse(size, Rest, Most, Limits);
-parse(crlf, Bin, _, _) when Bin =:= <<>>; Bin =:= <<"\r">> ->
-    {more, crlf, Bin};
-parse(crlf, _, _, _) ->
-    {error, bad_chunk};
+parse(crlf, <<"\r\n", Rest/binary>>, Most, Limits) -> parse(size, Rest, Most, Limits);
+parse(crlf, Bin, _, _) when Bin =:= <<>>; Bin =:= <<"\r">> -> {more, crlf, Bin};
+parse(crlf, _, _, _) -> {error, bad_chunk};
 parse(size, Bin, Most, #limits{chunk_line_bytes = Max} = Limits) ->
     case size(Bin, 0, 0, Max) of
         {ok, 0, Rest} -> parse(trailers, Rest, Most, Limits);

@@ -44,8 +44,7 @@ number(Ip) -> {128, lists:foldl(fun(Part, Sum) -> Sum bsl 16 bor Part end, 0, tu
 contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tuple_size(Ip) =:= 8 ->
     {Bits, Number} = number(Ip),
     lists:any(fun({B, Network, Length}) -> B =:= Bits andalso Number bsr (Bits - Length) =:= Network end, Blocks);
-contains(_, _) ->
-    false.
+contains(_, _) -> false.
 
 %% @doc Parses an address. It may be followed by a port, because some proxies add one.
 -spec address(binary()) -> {ok, inet:ip_address()} | error.
@@ -61,8 +60,7 @@ without_port([Address, _Port]) ->
         {ok, Ip} -> {ok, Ip};
         {error, _} -> error
     end;
-without_port(_) ->
-    error.
+without_port(_) -> error.
 
 %% @doc Formats an address as text, without its port.
 -spec format(yucan_req:address()) -> string().

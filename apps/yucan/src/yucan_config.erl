@@ -268,8 +268,7 @@ table() ->
 
 %% @doc Returns all limits with their defaults. Each name ends with its unit.
 -spec default_limits() -> limits().
-default_limits() ->
-    maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
+default_limits() -> maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
 
 %% @doc Returns the name, default and meaning of each limit. `docs/options.md' contains the same table.
 -spec limits_table() -> [{atom(), pos_integer() | infinity, Meaning :: string()}].

@@ -60,8 +60,7 @@ wait(Reference, #listener{socket = Listening} = Listener) ->
         {error, Reason} -> failed(Reason, Listener)
     end.
 
-failed(closed, _) ->
-    exit({shutdown, listener_closed});
+failed(closed, _) -> exit({shutdown, listener_closed});
 failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
@@ -139,8 +138,7 @@ admitted({#conn{socket = Socket} = Conn, _} = Met, Listening, #site{limits = #li
         _ -> Met
     end.
 
-secure(none, {Conn, Buffer}, Limits, Doing) ->
-    first(Buffer, Conn, Limits, Doing);
+secure(none, {Conn, Buffer}, Limits, Doing) -> first(Buffer, Conn, Limits, Doing);
 secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits, Doing) ->
     case yucan_tls:handshake(Socket, Options, Timeout) of
         {ok, Tls, Sni, Asked} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni, asked = Asked}, Limits, Doing);
@@ -148,14 +146,12 @@ secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout}
         error -> done(Socket)
     end;
 %% TLS cannot start, because reading the PROXY header has also returned bytes that follow it. Reads of an exact size prevent this.
-secure(_, {#conn{socket = Socket}, _}, _, _) ->
-    done(Socket).
+secure(_, {#conn{socket = Socket}, _}, _, _) -> done(Socket).
 
 spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
     yucan_pool:speaks(Doing) orelse done(Socket),
     yucan_h2:start(Conn, <<>>, Limits);
-spoken(_, Conn, Limits, Doing) ->
-    first(<<>>, Conn, Limits, Doing).
+spoken(_, Conn, Limits, Doing) -> first(<<>>, Conn, Limits, Doing).
 
 %% Rejects plain HTTP on a TLS listener: the user has typed http: instead of https:.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
@@ -185,8 +181,7 @@ done(Socket) ->
 
 %% @doc Handles bytes of a request's head. The deadline is set when the first of them arrive.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
-head(Buffer, _, #state{last = {Buffer, Req}} = State) ->
-    request(Req, <<>>, State);
+head(Buffer, _, #state{last = {Buffer, Req}} = State) -> request(Req, <<>>, State);
 head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
     case yucan_head:parse(Buffer, Limits, Template) of
         {ok, Req, <<>>} -> request(Req, <<>>, remember(Req, State#state{last = {Buffer, Req}}));
@@ -330,8 +325,7 @@ upgrade(Function, Rest, #state{socket = Socket} = State) ->
 left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
     yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>}),
     done(Socket);
-left(ended, #state{socket = Socket}) ->
-    done(Socket).
+left(ended, #state{socket = Socket}) -> done(Socket).
 
 %% If the client has sent more than this request, an ordinary close would lose the response.
 -spec finish(binary(), #state{}) -> no_return().
@@ -366,8 +360,7 @@ followed(<<>>, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         0 -> arm(Count, again(State, Site));
         _ -> idle(again(State, Site))
     end;
-followed(Rest, _, State, Site) ->
-    ?MODULE:head(Rest, none, again(State, Site)).
+followed(Rest, _, State, Site) -> ?MODULE:head(Rest, none, again(State, Site)).
 
 arm(Count, #state{socket = Socket} = State) ->
     case yucan_transport:arm(Socket, Count) of

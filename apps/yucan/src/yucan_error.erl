@@ -34,8 +34,7 @@ not_allowed(Methods, #req{method = Method}) ->
 
 %% @doc Escapes text for HTML.
 -spec escape(iodata()) -> iodata().
-escape(Text) ->
-    << <<(escape_byte(C))/binary>> || <<C>> <= iolist_to_binary(Text) >>.
+escape(Text) -> << <<(escape_byte(C))/binary>> || <<C>> <= iolist_to_binary(Text) >>.
 
 escape_byte($<) -> <<"&lt;">>;
 escape_byte($>) -> <<"&gt;">>;

@@ -78,13 +78,11 @@ refused(Status, Reason, #conn{server = Server} = Conn) ->
 
 %% @doc Logs something that an operator should know.
 -spec warning(io:format(), [term()]) -> ok.
-warning(Format, Arguments) ->
-    ?LOG_WARNING("yucan: " ++ Format, Arguments).
+warning(Format, Arguments) -> ?LOG_WARNING("yucan: " ++ Format, Arguments).
 
 %% @doc Logs something that an operator must fix.
 -spec error(io:format(), [term()]) -> ok.
-error(Format, Arguments) ->
-    ?LOG_ERROR("yucan: " ++ Format, Arguments).
+error(Format, Arguments) -> ?LOG_ERROR("yucan: " ++ Format, Arguments).
 
 %% @doc Warns, once per VM, that the VM is running without the flags that make it return memory to the system.
 -spec without_flags() -> ok.

@@ -33,8 +33,7 @@ method(<<>>, _, _, _, _) -> more;
 method(<<C, _/binary>>, _, 32, _, _) when ?IS_TCHAR(C) -> {error, 501, method_too_long};
 method(_, _, _, _, _) -> {error, 400, bad_method}.
 
-target(Rest, Bin, Start, Limits, Req) ->
-    target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
+target(Rest, Bin, Start, Limits, Req) -> target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
 %% `Mark' is the position of the first question mark, negated if the query contains bytes above 127. `Form' is `plain' as long as the path contains
 %% nothing that a canonical path cannot contain, so most paths need no second pass.
@@ -119,8 +118,7 @@ set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
         {ok, Canonical} -> lines(Rest, Bin, End + 11, Limits, Req#req{path = Canonical});
         error -> {error, 400, bad_path}
     end;
-set_path(_, Path, Rest, Bin, End, Limits, Req) ->
-    lines(Rest, Bin, End + 11, Limits, Req#req{path = Path}).
+set_path(_, Path, Rest, Bin, End, Limits, Req) -> lines(Rest, Bin, End + 11, Limits, Req#req{path = Path}).
 
 %% Reuses the cached result for identical header lines, because most clients repeat those of their previous request.
 lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
@@ -131,8 +129,7 @@ lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
             finish(Req#req{headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect}, Rest);
         _ -> line(Bytes, Bin, At, 0, [], Limits, Req)
     end;
-lines(Bytes, Bin, At, Limits, Req) ->
-    line(Bytes, Bin, At, 0, [], Limits, Req).
+lines(Bytes, Bin, At, Limits, Req) -> line(Bytes, Bin, At, 0, [], Limits, Req).
 
 %% The parser is at the start of a header line, or at the end of the head.
 line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
@@ -263,10 +260,8 @@ connection(Value, #req{keep = Keep} = Req) ->
     Said = fun(Token) -> lists:member(Token, Tokens) end,
     Req#req{keep = not Said(<<"close">>) andalso (Said(<<"keep-alive">>) orelse Keep)}.
 
-content_length(Value, Req) when byte_size(Value) > 0, byte_size(Value) =< 17 ->
-    digits(Value, 0, Req);
-content_length(_, _) ->
-    {error, 400, bad_length}.
+content_length(Value, Req) when byte_size(Value) > 0, byte_size(Value) =< 17 -> digits(Value, 0, Req);
+content_length(_, _) -> {error, 400, bad_length}.
 
 digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Length * 10 + C - $0, Req);
 digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
@@ -282,14 +277,10 @@ trailers(Bytes, Limits) ->
     end.
 
 %% Performs the checks that need all headers.
-finish(#req{host = undefined, version = 11}, _) ->
-    {error, 400, no_host};
-finish(#req{method = <<"CONNECT">>}, _) ->
-    {error, 501, no_connect};
-finish(#req{path = <<"/", _/binary>>} = Req, Rest) ->
-    relative(Req, Rest);
-finish(#req{path = <<"*">>, query = none, method = <<"OPTIONS">>} = Req, Rest) ->
-    relative(Req, Rest);
+finish(#req{host = undefined, version = 11}, _) -> {error, 400, no_host};
+finish(#req{method = <<"CONNECT">>}, _) -> {error, 501, no_connect};
+finish(#req{path = <<"/", _/binary>>} = Req, Rest) -> relative(Req, Rest);
+finish(#req{path = <<"*">>, query = none, method = <<"OPTIONS">>} = Req, Rest) -> relative(Req, Rest);
 finish(#req{path = Path} = Req, Rest) ->
     case split(Path) of
         {ok, Authority, AbsolutePath} -> absolute(Authority, AbsolutePath, Req, Rest);

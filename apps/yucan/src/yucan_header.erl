@@ -69,8 +69,7 @@ unusual(Lower) ->
 
 %% @doc Converts ASCII letters to lower case.
 -spec lower(binary()) -> binary().
-lower(Bin) ->
-    << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
+lower(Bin) -> << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
 
 %% @doc Removes leading and trailing spaces and tabs. Header values are bytes rather than text, so `string:trim' would fail on some of them.
 -spec trim(binary()) -> binary().
@@ -194,8 +193,7 @@ make(Y, Mon, D, <<H:2/binary, ":", M:2/binary, ":", S:2/binary>>) ->
     catch
         error:_ -> error
     end;
-make(_, _, _, _) ->
-    error.
+make(_, _, _, _) -> error.
 
 month_number(Name, N) when element(N, ?MONTHS) =:= Name -> N;
 month_number(Name, N) -> month_number(Name, N + 1).

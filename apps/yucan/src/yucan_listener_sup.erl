@@ -52,8 +52,7 @@ stop_log(Server) ->
 
 %% @private
 -spec init(yucan_config:checked() | []) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
-init([]) ->
-    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}};
+init([]) -> {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}};
 init(#{name := Name} = Options) ->
     {ok, {#{strategy => one_for_all, intensity => 5, period => 10},
           [#{id => listeners, start => {?MODULE, start_link, [Name]}, type => supervisor},

@@ -33,8 +33,7 @@
 
 %% @doc Starts the process that writes a log file.
 -spec start_link(Name :: atom(), target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
-start_link(Name, File, Queued, Metrics) ->
-    gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
+start_link(Name, File, Queued, Metrics) -> gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
 
 %% @doc Returns the handle through which connections write to the log.
 -spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
@@ -116,8 +115,7 @@ inode(File) ->
 
 %% @private
 -spec handle_call(flush | {move, target()}, gen_server:from(), #state{}) -> {reply, ok | {error, term()}, #state{}}.
-handle_call({move, File}, _, #state{file = File} = State) ->
-    {reply, ok, State};
+handle_call({move, File}, _, #state{file = File} = State) -> {reply, ok, State};
 handle_call({move, File}, _, #state{device = Old} = State) ->
     case reopen(State#state{file = File, device = undefined}) of
         {ok, State1} ->
@@ -150,8 +148,7 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
                     {noreply, State#state{inode = undefined}}
             end
     end;
-handle_info(_, State) ->
-    {noreply, State}.
+handle_info(_, State) -> {noreply, State}.
 
 %% @private Closes the file, so that the last lines have been written once this process has exited.
 -spec terminate(term(), #state{}) -> ok.

@@ -15,8 +15,7 @@ canonical(<<"/", Rest/binary>> = Path) ->
         true -> {ok, Path};
         false -> resolved(binary:split(Rest, <<"/">>, [global]), [])
     end;
-canonical(_) ->
-    error.
+canonical(_) -> error.
 
 %% Returns whether the path needs no conversion: it is printable ASCII without escapes or backslashes, and no segment is empty or begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
@@ -37,8 +36,7 @@ resolved([Segment | Rest], Done) ->
                 false -> resolved(Rest, [Normal | Done])
             end
     end;
-resolved([], Done) ->
-    {ok, iolist_to_binary([[$/, Segment] || Segment <- lists:reverse(Done)])}.
+resolved([], Done) -> {ok, iolist_to_binary([[$/, Segment] || Segment <- lists:reverse(Done)])}.
 
 %% A path that ends in a dot segment refers to a directory.
 dot_end([]) -> [<<>>];
@@ -76,8 +74,7 @@ decode(<<"/", Rest/binary>> = Path) ->
         true -> {ok, Path};
         false -> decoded(resolved(binary:split(Rest, <<"/">>, [global]), []))
     end;
-decode(_) ->
-    {error, bad_path}.
+decode(_) -> {error, bad_path}.
 
 decoded({ok, Canonical}) ->
     Decoded = unescape(Canonical),
@@ -85,8 +82,7 @@ decoded({ok, Canonical}) ->
         true -> {ok, Decoded};
         false -> {error, bad_path}
     end;
-decoded(error) ->
-    {error, bad_path}.
+decoded(error) -> {error, bad_path}.
 
 is_safe(<<C, Rest/binary>>) when C >= $\s, C =/= $\\, C =/= 127 -> is_safe(Rest);
 is_safe(Rest) -> Rest =:= <<>>.
@@ -118,8 +114,7 @@ unescape_form(Text) -> unescape(binary:replace(Text, <<"+">>, <<" ">>, [global])
 
 %% @doc Percent-encodes a path or segment for a URL: every byte except unreserved characters and the slash.
 -spec escape(binary()) -> binary().
-escape(Path) ->
-    << <<(escape_byte(C))/binary>> || <<C>> <= Path >>.
+escape(Path) -> << <<(escape_byte(C))/binary>> || <<C>> <= Path >>.
 
 escape_byte(C) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $-; C =:= $_; C =:= $.; C =:= $~; C =:= $/ -> <<C>>;
 escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.

@@ -68,8 +68,7 @@ init({Listener, Acceptors}) ->
     {ok, fill(#state{listener = Listener#listener{pool = self(), waiting = atomics:new(1, []), acceptors = Acceptors}})}.
 
 %% Starts acceptors until the configured number are waiting, counting those that are still starting.
-fill(#state{closed = true} = State) ->
-    State;
+fill(#state{closed = true} = State) -> State;
 fill(#state{listener = #listener{waiting = Waiting, acceptors = Acceptors}} = State) ->
     case Acceptors - atomics:get(Waiting, 1) of
         Missing when Missing > 0 -> lists:foldl(fun(_, Before) -> start(Before) end, State, lists:seq(1, Missing));
@@ -84,8 +83,7 @@ start(#state{listener = #listener{waiting = Waiting} = Listener, processes = Pro
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}}.
-handle_call(_, _, State) ->
-    {reply, {error, unknown}, State}.
+handle_call(_, _, State) -> {reply, {error, unknown}, State}.
 
 %% @private
 -spec handle_cast(drain, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
@@ -96,8 +94,7 @@ handle_cast(drain, #state{processes = Processes} = State) ->
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
-handle_info(few_wait, State) ->
-    {noreply, fill(State)};
+handle_info(few_wait, State) -> {noreply, fill(State)};
 handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
     case maps:take(Pid, Processes) of
         {Doing, Left} ->
@@ -108,10 +105,8 @@ handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
 handle_info(end_silent, #state{processes = Processes} = State) ->
     maps:foreach(fun(Pid, Doing) -> speaks(Doing) andalso exit(Pid, shutdown) end, Processes),
     {noreply, State};
-handle_info({accept_failed, Reason}, State) ->
-    {noreply, complain(Reason, State)};
-handle_info(_, State) ->
-    {noreply, State}.
+handle_info({accept_failed, Reason}, State) -> {noreply, complain(Reason, State)};
+handle_info(_, State) -> {noreply, State}.
 
 %% @private Waits for the connection processes to exit, because they use data that yucan_server deletes afterwards.
 -spec terminate(term(), #state{}) -> ok.

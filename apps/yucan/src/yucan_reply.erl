@@ -130,10 +130,8 @@ forget() -> _ = erase(?CHECKED), ok.
 headers([{Name, Value} | Rest], Out) ->
     {Kind, Lower} = name(Name),
     headers(Rest, header(Kind, Lower, value(Value), Out));
-headers([], Out) ->
-    Out;
-headers(Other, _) ->
-    error({bad_response, {headers, Other}}).
+headers([], Out) -> Out;
+headers(Other, _) -> error({bad_response, {headers, Other}}).
 
 %% @doc Returns a handler's headers for HTTP/2, without those of an HTTP/1.1 connection, and the length that it gave.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.

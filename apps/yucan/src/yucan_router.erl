@@ -56,16 +56,13 @@ by_pattern(Name, [{Pattern, Host} | Rest], Default) ->
         true -> Host;
         false -> by_pattern(Name, Rest, Default)
     end;
-by_pattern(_, [], Default) ->
-    Default.
+by_pattern(_, [], Default) -> Default.
 
 %% @doc Compiles the plan for a handler or for routes, and calls the `init' function of each handler.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().
-plan(What, Middleware) ->
-    lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
+plan(What, Middleware) -> lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
 
-base({handler, {Module, Arg}}) ->
-    {handler, Module, init(Module, Arg)};
+base({handler, {Module, Arg}}) -> {handler, Module, init(Module, Arg)};
 base({routes, Routes}) ->
     Compiled = [compile(Route) || Route <- Routes],
     {routes, exact(Compiled, #{}, []), Compiled}.
@@ -111,23 +108,19 @@ exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
     Plain = lists:all(fun is_binary/1, Segments) andalso
         lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),
     exact(Rest, case Plain of true -> Exact#{path(Segments) => Route}; false -> Exact end, [Route | Earlier]);
-exact([Route | Rest], Exact, Earlier) ->
-    exact(Rest, Exact, [Route | Earlier]);
-exact([], Exact, _) ->
-    Exact.
+exact([Route | Rest], Exact, Earlier) -> exact(Rest, Exact, [Route | Earlier]);
+exact([], Exact, _) -> Exact.
 
 path(Segments) -> iolist_to_binary([[$/, Segment] || Segment <- Segments]).
 
-run({handler, Module, State}, Req) ->
-    Module:handle(Req, State);
+run({handler, Module, State}, Req) -> Module:handle(Req, State);
 run({routes, Exact, Routes}, Req) ->
     Path = yucan_req:path(Req),
     case Exact of
         #{Path := {_, _, Module, State}} -> Module:handle(Req, State);
         _ -> search(Routes, decoded(Path), Req, none)
     end;
-run({middleware, Function, Next}, Req) ->
-    Function(Req, fun(Req1) -> run(Next, Req1) end).
+run({middleware, Function, Next}, Req) -> Function(Req, fun(Req1) -> run(Next, Req1) end).
 
 decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
 decoded(Other) -> [Other].
@@ -143,10 +136,8 @@ search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
                 false -> search(Routes, Segments, Req, Methods ++ case Allowed of none -> []; _ -> Allowed end)
             end
     end;
-search([], _, _, none) ->
-    yucan_error:page(404);
-search([], _, Req, Allowed) ->
-    yucan_error:not_allowed(lists:usort([<<"OPTIONS">> | Allowed]), Req).
+search([], _, _, none) -> yucan_error:page(404);
+search([], _, Req, Allowed) -> yucan_error:not_allowed(lists:usort([<<"OPTIONS">> | Allowed]), Req).
 
 match([{rest, <<>>}], [_ | _], Bindings) -> Bindings;
 match([{rest, Name}], [_ | _] = Segments, Bindings) ->

@@ -28,8 +28,7 @@
 
 %% @doc Starts the process; called by yucan_listener_sup with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
-start_link(#{name := Name} = Options) ->
-    gen_server:start_link({local, Name}, ?MODULE, Options, []).
+start_link(#{name := Name} = Options) -> gen_server:start_link({local, Name}, ?MODULE, Options, []).
 
 %% @doc Returns the name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without calling any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
@@ -212,8 +211,7 @@ scheme(_) -> https.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast(_, State) ->
-    {noreply, State}.
+handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
@@ -228,8 +226,7 @@ handle_info(sweep, #state{quota = Quota} = State) ->
     _ = erlang:send_after(?SWEEP_MS, self(), sweep),
     ok = yucan_quota:sweep(Quota),
     {noreply, State};
-handle_info(_, State) ->
-    {noreply, State}.
+handle_info(_, State) -> {noreply, State}.
 
 %% @private
 -spec terminate(term(), #state{}) -> ok.

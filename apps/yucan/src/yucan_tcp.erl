@@ -40,8 +40,7 @@ accept(Listening) when is_port(Listening) ->
         {error, einval} -> {error, closed};
         Result -> Result
     end;
-accept(_) ->
-    {ok, none}.
+accept(_) -> {ok, none}.
 
 %% @doc Waits for the requested connection. The function may be called again after a timeout, but not after an error, which ends the request.
 -spec accepted(gen_tcp:socket(), accepting(), TimeoutMs :: pos_integer()) ->

@@ -11,8 +11,7 @@
 
 %% @doc Listens in the directory. `Answer' is called with each command and returns the reply.
 -spec start_link(Folder :: file:filename(), fun((binary()) -> iodata())) -> {ok, pid()} | {error, term()}.
-start_link(Folder, Answer) ->
-    proc_lib:start_link(?MODULE, init, [file(Folder), Answer]).
+start_link(Folder, Answer) -> proc_lib:start_link(?MODULE, init, [file(Folder), Answer]).
 
 file(Folder) -> filename:join(Folder, "control").
 

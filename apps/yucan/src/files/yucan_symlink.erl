@@ -14,8 +14,7 @@
 
 %% @doc Returns information about the file at a decoded path, with times in UTC, if the policy permits the path.
 -spec info(Path :: binary(), Root :: binary(), policy()) -> {ok, file:file_info()} | {error, forbidden | file:posix() | badarg}.
-info(Path, Root, always) ->
-    followed(yucan_path:join(Root, Path));
+info(Path, Root, always) -> followed(yucan_path:join(Root, Path));
 info(Path, Root, Policy) ->
     %% Most paths contain no links, so checking each part without resolving it is enough.
     case without_links(binary:split(Path, <<"/">>, [global, trim_all]), yucan_path:join(Root, <<>>), none) of
@@ -34,8 +33,7 @@ without_links([Part | Rest], Above, _) ->
         {ok, _} = Info -> without_links(Rest, Name, Info);
         Error -> Error
     end;
-without_links([], _, Last) ->
-    Last.
+without_links([], _, Last) -> Last.
 
 inside(File, Root) ->
     case followed(File) of
@@ -54,8 +52,7 @@ is_inside(File, Folder) ->
         _ -> false
     end.
 
-starts_with(Prefix, Text) ->
-    binary:longest_common_prefix([Prefix, Text]) =:= byte_size(Prefix).
+starts_with(Prefix, Text) -> binary:longest_common_prefix([Prefix, Text]) =:= byte_size(Prefix).
 
 -define(MOST_LINKS, 40).
 

@@ -11,8 +11,7 @@
 
 %% @doc Starts the process, linked to the caller. `Served' is the number of earlier requests on the connection.
 -spec start(#req{}, Served :: non_neg_integer(), yucan_h2_stream:stream()) -> pid().
-start(Req, Served, Stream) ->
-    spawn_opt(?MODULE, run, [Req, Served, Stream], [link, {min_heap_size, ?WORDS}]).
+start(Req, Served, Stream) -> spawn_opt(?MODULE, run, [Req, Served, Stream], [link, {min_heap_size, ?WORDS}]).
 
 %% @private
 -spec run(#req{}, non_neg_integer(), yucan_h2_stream:stream()) -> term().

@@ -54,8 +54,7 @@ headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Re
                 Refusal -> Refusal
             end
     end;
-headers([], _, Done, Cookies, Fin, P, Limits, Req) ->
-    finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
+headers([], _, Done, Cookies, Fin, P, Limits, Req) -> finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
 
 %% Everything other than HTTP/2 expects all cookies in a single header (RFC 9113, 8.2.3).
 joined([], Done) -> Done;

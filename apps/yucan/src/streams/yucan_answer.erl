@@ -43,11 +43,9 @@ cut() ->
 
 %% @doc Sends an informational response before the final one, such as 103 with links to resources to load early. HTTP/1.0 has no such responses.
 -spec inform(Status :: 102..199, yucan_handler:headers(), yucan_req:req()) -> ok | {error, not_supported | closed | timeout}.
-inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
-    {error, not_supported};
+inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 -> {error, not_supported};
 inform(Status, Headers, #req{conn = #conn{socket = Socket, writer = Writer}} = Req) when Status =/= 101, Status > 100, Status < 200 ->
     yucan_progress:has_begun() andalso error({bad_response, already_sent}),
     ok = yucan_transport:release(Socket),
     yucan_stream:sent(Writer:inform(Status, Headers, Req));
-inform(Status, _, _) ->
-    error({bad_response, {informational, Status}}).
+inform(Status, _, _) -> error({bad_response, {informational, Status}}).

@@ -79,8 +79,7 @@ waiting() -> receive Message -> [Message | waiting()] after 0 -> [] end.
 %% @doc Formats events as text. A line end in a name or ID would start a new field, so it is removed.
 -spec encode(event() | [event()]) -> iodata().
 encode(Events) when is_list(Events) -> [encode(Event) || Event <- Events];
-encode(Event) ->
-    [[field(Name, Value) || {Name, Value} <- lists:sort(maps:to_list(Event))], $\n].
+encode(Event) -> [[field(Name, Value) || {Name, Value} <- lists:sort(maps:to_list(Event))], $\n].
 
 field(data, Value) -> [[<<"data: ">>, Line, $\n] || Line <- lines(iolist_to_binary(Value))];
 field(comment, Value) -> [<<": ">>, one_line(Value), $\n];

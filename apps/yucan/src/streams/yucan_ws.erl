@@ -129,8 +129,7 @@ check_upgrade(Req, Options) ->
         {false, Status} -> yucan_error:page(Status)
     end.
 
-has_token(Name, Token, Req) ->
-    lists:member(Token, yucan_header:tokens(yucan_req:header(Name, Req, <<>>))).
+has_token(Name, Token, Req) -> lists:member(Token, yucan_header:tokens(yucan_req:header(Name, Req, <<>>))).
 
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.

@@ -215,8 +215,7 @@ pause(Failures) -> min(?LOOK_MS, ?RETRY_MS bsl min(Failures, 10)).
 handle_call(status, _, #state{options = Options, last = Last} = State) ->
     {_, Until, Ordered} = validity(Options),
     {reply, #{until => Until, is_ordered => Ordered, last => Last}, State};
-handle_call(_, _, State) ->
-    {reply, {error, unknown}, State}.
+handle_call(_, _, State) -> {reply, {error, unknown}, State}.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
@@ -237,8 +236,7 @@ handle_info({'DOWN', Monitor, process, _, Reason}, #state{worker = {_, Monitor, 
 handle_info(too_long, #state{worker = {Pid, _, _}} = State) ->
     exit(Pid, kill),
     {noreply, State};
-handle_info(_, State) ->
-    {noreply, State}.
+handle_info(_, State) -> {noreply, State}.
 
 look_later(Ms, State) ->
     _ = erlang:send_after(Ms, self(), look),

@@ -267,8 +267,7 @@ one(#{line := Line} = Server) -> [{Line, Text} || Text <- nothing_to_serve(Serve
 nothing_to_serve(#{docroot := [], redirects := [], appmods := [], revproxy := [], alias := [], script_alias := [], arg_rewrite_mod := undefined,
                    name := Name}) ->
     [text("<server ~ts> has nothing to serve: expected docroot, appmods, revproxy, alias, script_alias or <redirect>", [Name])];
-nothing_to_serve(_) ->
-    [].
+nothing_to_serve(_) -> [].
 
 no_handler(#{allowed_scripts := Scripts, name := Name}) ->
     [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi, fcgi and yaws", [Name, Script])

@@ -16,8 +16,7 @@ redirect("/" ++ _ = Path, Sign, Text) ->
         error ->
             problem("redirect ~ts ~ts ~ts: expected [STATUS] URL, [STATUS] /PATH or STATUS", [Path, Sign, Text])
     end;
-redirect(Path, _, _) ->
-    problem("redirect of '~ts': expected a path that begins with /", [Path]).
+redirect(Path, _, _) -> problem("redirect of '~ts': expected a path that begins with /", [Path]).
 
 target([One]) ->
     case status(One) of
@@ -31,8 +30,7 @@ target([Code, Place]) ->
         error -> error;
         Status -> with_status(Status, target_of(Place))
     end;
-target(_) ->
-    error.
+target(_) -> error.
 
 with_status(_, error) -> error;
 %% The target can be on another site only with a redirect status, because an error page is always a page of this server.

@@ -32,8 +32,7 @@ join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
         true -> join([{Line, lists:droplast(Text) ++ " " ++ Next} | Rest]);
         false -> [Row | join(tl(Rows))]
     end;
-join(Lines) ->
-    Lines.
+join(Lines) -> Lines.
 
 %% A `#' begins a comment only at the start of a word, because a URL may contain one.
 strip_comment(Text) -> strip_comment(Text, $\s, plain).
@@ -79,8 +78,7 @@ unquoted([$" | Rest] = Value) ->
         [$" | Inner] -> without_quotes(lists:reverse(Inner), Value);
         _ -> Value
     end;
-unquoted(Value) ->
-    Value.
+unquoted(Value) -> Value.
 
 without_quotes(Inner, Value) ->
     case lists:member($", Inner) of
@@ -124,10 +122,8 @@ empty_values_test() ->
     ?assertEqual([{1, {set, "listen", '=', ""}}, {2, {junk, "= 5"}}, {3, {junk, "<>"}}, {4, {junk, "</server"}}],
                  lines(<<"listen =\n= 5\n<>\n</server">>)).
 
-byte_order_mark_test() ->
-    ?assertEqual([{1, {open, "server", "h"}}], lines(<<16#FEFF/utf8, "<server h>\n"/utf8>>)).
+byte_order_mark_test() -> ?assertEqual([{1, {open, "server", "h"}}], lines(<<16#FEFF/utf8, "<server h>\n"/utf8>>)).
 
-latin1_test() ->
-    ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).
+latin1_test() -> ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).
 
 -endif.

@@ -183,8 +183,7 @@ mount([Path, Words], More, Done) ->
         {Trimmed, [Name, "exclude_paths" | Exclude]} -> mount(Trimmed, Name, Exclude, More, Done);
         _ -> error
     end;
-mount(_, _, _) ->
-    error.
+mount(_, _, _) -> error.
 
 mount(Path, Name, Exclude, More, Done) ->
     case module(Name) of

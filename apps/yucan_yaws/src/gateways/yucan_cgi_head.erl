@@ -66,8 +66,7 @@ fields([<<"HTTP/", Rest/binary>> | Lines], none, []) ->
         [_, Status] -> with_status(Status, Lines, []);
         [_] -> {error, {line, <<"HTTP/", Rest/binary>>}}
     end;
-fields([], Status, Done) ->
-    head(Status, lists:reverse(Done));
+fields([], Status, Done) -> head(Status, lists:reverse(Done));
 fields([Line | Lines], Status, Done) ->
     case field(Line) of
         %% After a status line, `status' is an ordinary header, which another server may send for its own purposes.
@@ -83,8 +82,7 @@ with_status(<<A, B, C, Rest/binary>> = Text, Lines, Done)
         <<" ", _/binary>> -> fields(Lines, list_to_integer([A, B, C]), Done);
         _ -> {error, {status, shown(Text)}}
     end;
-with_status(Text, _, _) ->
-    {error, {status, shown(Text)}}.
+with_status(Text, _, _) -> {error, {status, shown(Text)}}.
 
 field(Line) ->
     case binary:split(Line, <<":">>) of
@@ -134,8 +132,7 @@ shown(Text) -> Text.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-feed_all(Parts) ->
-    lists:foldl(fun(Part, {more, State}) -> feed(Part, State);
+feed_all(Parts) -> lists:foldl(fun(Part, {more, State}) -> feed(Part, State);
                    (Part, {head, Head, Body}) -> {head, Head, <<Body/binary, Part/binary>>}
                 end, {more, new()}, Parts).
 
@@ -160,7 +157,6 @@ rubbish_test_() ->
                  <<"HTTP/1.1\n\n">>, binary:copy(<<"a">>, ?MAX_BYTES + 1),
                  iolist_to_binary([binary:copy(<<"A: b\n">>, ?MAX_LINES + 1), "\n"])]].
 
-unfinished_test() ->
-    ?assertMatch({more, _}, feed(<<"Content-Type: a\n">>, new())).
+unfinished_test() -> ?assertMatch({more, _}, feed(<<"Content-Type: a\n">>, new())).
 
 -endif.

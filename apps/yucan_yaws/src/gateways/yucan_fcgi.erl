@@ -74,8 +74,7 @@ protocol_status(_) -> other.
 
 %% @doc Encodes names and values, each pair preceded by its lengths.
 -spec encode_pairs([{iodata(), iodata()}]) -> binary().
-encode_pairs(Pairs) ->
-    iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
+encode_pairs(Pairs) -> iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
 
 size_of(Text) when byte_size(Text) < 128 -> byte_size(Text);
 size_of(Text) ->

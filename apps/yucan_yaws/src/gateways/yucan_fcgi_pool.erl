@@ -160,8 +160,7 @@ counted(#state{waiting = Waiting} = State) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({idle, Address}, _, State) ->
-    {reply, length(ets:match_object(?TABLE, ?ROW(Address))), State};
+handle_call({idle, Address}, _, State) -> {reply, length(ets:match_object(?TABLE, ?ROW(Address))), State};
 handle_call({wait, Address, Owner}, _, #state{waiting = Waiting} = State) ->
     Ticket = erlang:monitor(process, Owner),
     {reply, Ticket, let_in_later(counted(State#state{waiting = Waiting#{Ticket => {Address, now_ms()}}}))}.
@@ -181,8 +180,7 @@ handle_cast({checkin, Address, Socket, Armed}, State) ->
 handle_cast(sweep_later, #state{sweeps = false} = State) ->
     _ = erlang:send_after(?KEEP_MS, self(), sweep),
     {noreply, State#state{sweeps = true}};
-handle_cast(sweep_later, State) ->
-    {noreply, State};
+handle_cast(sweep_later, State) -> {noreply, State};
 handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
     {noreply, has_waited(Ticket, State)}.
@@ -205,13 +203,11 @@ has_waited(Ticket, #state{waiting = Waiting, closed = Closed} = State) ->
 let_in_later(#state{lets_in = false, waiting = Waiting} = State) when map_size(Waiting) > 0 ->
     _ = erlang:send_after(?WAIT_MS, self(), let_in),
     State#state{lets_in = true};
-let_in_later(State) ->
-    State.
+let_in_later(State) -> State.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({'DOWN', Ticket, process, _, _}, State) ->
-    {noreply, has_waited(Ticket, State)};
+handle_info({'DOWN', Ticket, process, _, _}, State) -> {noreply, has_waited(Ticket, State)};
 handle_info(let_in, #state{waiting = Waiting} = State) ->
     Next = lists:foldl(fun let_in/2, State#state{lets_in = false}, lists:usort([Address || {Address, _} <- maps:values(Waiting)])),
     {noreply, let_in_later(Next)};
@@ -226,8 +222,7 @@ handle_info(sweep, State) ->
         1 -> {noreply, State#state{sweeps = false}};
         _ -> handle_cast(sweep_later, State#state{sweeps = false})
     end;
-handle_info(_, State) ->
-    {noreply, State}.
+handle_info(_, State) -> {noreply, State}.
 
 %% Closes the least recently used idle connections.
 let_in(Address, State) ->

@@ -141,15 +141,13 @@ gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) whe
         {timeout, State2} -> streamed(Req, {Module, State2}, Status, Headers, Parts, Options);
         {error, Reason, _} -> late(Source, Status, Headers, Parts, Reason, Options)
     end;
-gather(Req, Source, Status, Headers, Parts, _, Options) ->
-    streamed(Req, Source, Status, Headers, Parts, Options).
+gather(Req, Source, Status, Headers, Parts, _, Options) -> streamed(Req, Source, Status, Headers, Parts, Options).
 
 %% A script that exits with an error status after its response has still sent a complete response.
 late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
-late(_, _, _, _, Reason, Options) ->
-    bad_gateway(502, Reason, Options).
+late(_, _, _, _, Reason, Options) -> bad_gateway(502, Reason, Options).
 
 streamed(Req, Source, Status, Headers, Parts, Options) ->
     {Status, Headers, {stream, fun(Write) -> stream(Req, Source, lists:reverse(Parts), unknown, Write, Options) end}}.

@@ -69,20 +69,17 @@ read(#proxy{buffer = <<>>} = Source, TimeoutMs) -> more(Source, TimeoutMs);
 read(#proxy{mode = {left, Left}, buffer = Buffer} = Source, _) ->
     Data = binary:part(Buffer, 0, min(Left, byte_size(Buffer))),
     {data, Data, Source#proxy{mode = {left, Left - byte_size(Data)}, buffer = <<>>}};
-read(#proxy{mode = until_close, buffer = Buffer} = Source, _) ->
-    {data, Buffer, Source#proxy{buffer = <<>>}}.
+read(#proxy{mode = until_close, buffer = Buffer} = Source, _) -> {data, Buffer, Source#proxy{buffer = <<>>}}.
 
 %% Interim responses are not forwarded to the client.
-head(<<"HTTP/1.", _, " 1", _, _, _/binary>>, Rest, Source, TimeoutMs) ->
-    read(Source#proxy{buffer = Rest}, TimeoutMs);
+head(<<"HTTP/1.", _, " 1", _, _, _/binary>>, Rest, Source, TimeoutMs) -> read(Source#proxy{buffer = Rest}, TimeoutMs);
 head(<<"HTTP/1.", _, " ", Status:3/binary, _/binary>> = Head, Rest, #proxy{method = Method} = Source, _) ->
     Mode = case Method =:= <<"HEAD">> orelse Status =:= <<"204">> orelse Status =:= <<"304">> of
                true -> none;
                false -> mode(Head)
            end,
     {data, <<Head/binary, "\r\n\r\n">>, Source#proxy{mode = Mode, buffer = Rest}};
-head(_, _, Source, _) ->
-    {error, no_http, close(Source)}.
+head(_, _, Source, _) -> {error, no_http, close(Source)}.
 
 mode(Head) ->
     case {value(<<"transfer-encoding">>, Head), value(<<"content-length">>, Head)} of

@@ -34,8 +34,7 @@ init(#arg{clidata = Read}) ->
                 Data -> Data
             end,
     begun(yucan_yaws_out:request(), First);
-init(Req) ->
-    begun(Req, <<>>).
+init(Req) -> begun(Req, <<>>).
 
 %% Discards a cached body. The body is read only once, but the handler may request it several times.
 begun(Req, First) ->

@@ -90,8 +90,7 @@ handle_info({{ended, Name}, _, process, _, _}, Owners) ->
 handle_info({again, Name}, Owners) ->
     _ = file:delete(Name),
     {noreply, Owners};
-handle_info(_, Owners) ->
-    {noreply, Owners}.
+handle_info(_, Owners) -> {noreply, Owners}.
 
 %% @private
 -spec terminate(term(), owners()) -> ok.

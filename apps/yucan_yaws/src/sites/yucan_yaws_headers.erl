@@ -77,8 +77,7 @@ set(Name, Value, #headers{other = Others} = Headers) ->
 -spec merge(name(), value(), #headers{}) -> #headers{}.
 merge(_, undefined, Headers) -> Headers;
 merge(Name, Value, Headers) when is_binary(Value) -> merge(Name, binary_to_list(Value), Headers);
-merge(Name, Value, Headers) ->
-    set(Name, merged(place(Name), get(Name, Headers), Value), Headers).
+merge(Name, Value, Headers) -> set(Name, merged(place(Name), get(Name, Headers), Value), Headers).
 
 merged({other, "set-cookie"}, undefined, Value) -> {multi, [Value]};
 merged({other, "set-cookie"}, {multi, Before}, Value) -> {multi, Before ++ [Value]};

@@ -45,8 +45,7 @@ server(Host, Address, Port, {First, Rows}) ->
 
 %% Without an address in the file, the server listens on loopback.
 is_there(_, []) -> true;
-is_there(Address, Addresses) ->
-    lists:any(fun({0, 0, 0, 0}) -> true;
+is_there(Address, Addresses) -> lists:any(fun({0, 0, 0, 0}) -> true;
                  ({0, 0, 0, 0, 0, 0, 0, 0}) -> true;
                  (One) -> One =:= Address
               end, Addresses).
