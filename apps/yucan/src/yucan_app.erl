@@ -44,15 +44,11 @@ start_server(#{id := Id} = Spec) ->
 %% @doc Stops the server if it is running under this supervisor.
 -spec stop_server(pid()) -> ok | not_mine.
 stop_server(Pid) ->
-    case whereis(?SUP) of
-        undefined -> not_mine;
-        _ ->
-            case [Id || {Id, Child, _, _} <- supervisor:which_children(?SUP), Child =:= Pid] of
-                [Id] ->
-                    ok = supervisor:terminate_child(?SUP, Id),
-                    supervisor:delete_child(?SUP, Id);
-                [] -> not_mine
-            end
+    case [Id || whereis(?SUP) =/= undefined, {Id, Child, _, _} <- supervisor:which_children(?SUP), Child =:= Pid] of
+        [Id] ->
+            ok = supervisor:terminate_child(?SUP, Id),
+            supervisor:delete_child(?SUP, Id);
+        [] -> not_mine
     end.
 
 %% @private

@@ -361,7 +361,6 @@ after_literal(Name, <<":", Port/binary>>) -> with_port(Name, Port);
 after_literal(_, _) -> error.
 
 %% Splits an absolute target into authority and path: `http://a.org/b' gives `a.org' and `/b'.
--spec split(binary()) -> {ok, Authority :: binary(), Path :: binary()} | error.
 split(Target) ->
     case binary:split(Target, <<"://">>) of
         [Scheme, Rest] ->

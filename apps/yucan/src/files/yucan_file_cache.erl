@@ -87,23 +87,21 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,
     case atomics:compare_exchange(Counters, ?YOUNGER, Younger, Older) of
-        ok ->
-            atomics:put(Counters, ?BYTES(Older), 0),
-            true = ets:delete_all_objects(table(Older, Cache)),
-            ok;
+        ok -> empty(Older, Cache);
         _ -> ok
     end.
 
-%% @doc Invalidates all entries, because files have changed. The sizes are reset first, as in swap/2.
+empty(Number, {_, _, Counters} = Cache) ->
+    atomics:put(Counters, ?BYTES(Number), 0),
+    true = ets:delete_all_objects(table(Number, Cache)),
+    ok.
+
+%% @doc Invalidates all entries, because files have changed. The sizes are reset first (see swap/2).
 -spec forget(Server :: atom()) -> ok.
 forget(Server) ->
     case persistent_term:get({?MODULE, Server}, none) of
         none -> ok;
-        {_, _, Counters} = Cache ->
-            lists:foreach(fun(Number) ->
-                atomics:put(Counters, ?BYTES(Number), 0),
-                true = ets:delete_all_objects(table(Number, Cache))
-            end, [0, 1])
+        Cache -> lists:foreach(fun(Number) -> empty(Number, Cache) end, [0, 1])
     end.
 
 %% @doc Returns the number of entries, and their size in bytes.

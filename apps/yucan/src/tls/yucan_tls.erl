@@ -46,13 +46,9 @@ what(_) -> "certificate".
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
         {Options, {Options, _}} -> Before;
-        {Options, _} -> ok = accepted(Options), {Options, tickets(Options)}
-    end.
-
-tickets(Options) ->
-    case proplists:get_value(session_tickets, Options, disabled) of
-        disabled -> none;
-        _ -> wanted
+        {Options, _} ->
+            ok = accepted(Options),
+            {Options, case proplists:get_value(session_tickets, Options, disabled) of disabled -> none; _ -> wanted end}
     end.
 
 %% If the options were wrong and not checked here, every handshake would fail silently.

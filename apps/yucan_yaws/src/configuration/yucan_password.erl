@@ -20,9 +20,9 @@ expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 -spec check(Password :: binary(), Stored :: string()) -> boolean().
 check(Password, Stored) ->
     case parts(Stored) of
-        {Salt, Hash} -> same(derive(Password, Salt), Hash);
+        {Salt, Hash} -> crypto:hash_equals(derive(Password, Salt), Hash);
         %% Plain passwords are compared by their hashes, so that the time does not reveal the length of the secret.
-        error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
+        error -> crypto:hash_equals(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 
 %% @doc Hashes a password, and returns the hash in the form that a configuration contains.
@@ -44,8 +44,6 @@ parts("{pbkdf2}" ++ Rest) ->
         [_] -> error
     end;
 parts(_) -> error.
-
-same(A, B) -> byte_size(A) =:= byte_size(B) andalso crypto:hash_equals(A, B).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

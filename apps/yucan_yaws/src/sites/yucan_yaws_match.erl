@@ -108,7 +108,7 @@ rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byt
 appmod(Path, Mounts) ->
     Found = [{byte_size(Prefix), Mount, Prefix} || #{exclude := Exclude} = Mount <- Mounts,
                                                    {ok, Prefix} <- [prefix(Path, Mount)],
-                                                   not lists:any(fun(E) -> is_under(Path, to_binary(E)) end, Exclude)],
+                                                   not lists:any(fun(E) -> is_under(Path, unicode:characters_to_binary(E)) end, Exclude)],
     case lists:reverse(lists:keysort(1, Found)) of
         [{_, #{module := Module} = Mount, Prefix} | _] ->
             {ok, #{module => Module, prefix => Prefix, rest => rest(Path, Prefix), others => lists:delete(Mount, Mounts)}};
@@ -118,7 +118,7 @@ appmod(Path, Mounts) ->
 prefix(Path, #{path := "/" ++ _ = From}) ->
     Folder = case string:trim(From, trailing, "/") of
                  "" -> <<"/">>;
-                 Trimmed -> to_binary(Trimmed)
+                 Trimmed -> unicode:characters_to_binary(Trimmed)
              end,
     case is_under(Path, Folder) of
         true -> {ok, Folder};
@@ -126,13 +126,11 @@ prefix(Path, #{path := "/" ++ _ = From}) ->
     end;
 %% A path without a slash is a segment, which matches wherever it occurs.
 prefix(Path, #{path := Part}) ->
-    Name = to_binary(Part),
+    Name = unicode:characters_to_binary(Part),
     case lists:splitwith(fun(Segment) -> Segment =/= Name end, binary:split(Path, <<"/">>, [global])) of
         {_, []} -> none;
         {Before, _} -> {ok, iolist_to_binary(lists:join("/", Before ++ [Name]))}
     end.
-
-to_binary(Text) -> unicode:characters_to_binary(Text).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

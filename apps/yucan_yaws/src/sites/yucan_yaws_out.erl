@@ -35,37 +35,32 @@ made(#arg{} = Arg) -> Arg;
 made({later, Req, Docroots, Opaque}) ->
     Request = http_request(Req),
     #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = yucan_yaws_headers:received(yucan_req:headers(Req)), req = Request,
-         orig_req = Request, clidata = <<>>, server_path = path(Req), querydata = text(yucan_req:query(Req)),
+         orig_req = Request, clidata = <<>>, server_path = path(Req), querydata = binary_to_list(yucan_req:query(Req)),
          docroot = case Docroots of [Docroot | _] -> Docroot; [] -> undefined end, docroot_mount = "/",
          pid = self(), opaque = Opaque}.
 
 http_request(Req) ->
     Query = case yucan_req:has_query(Req) of
-                true -> "?" ++ text(yucan_req:query(Req));
+                true -> "?" ++ binary_to_list(yucan_req:query(Req));
                 false -> ""
             end,
-    #http_request{method = method(yucan_req:method(Req)), path = {abs_path, text(yucan_req:path(Req)) ++ Query},
+    #http_request{method = method(yucan_req:method(Req)), path = {abs_path, binary_to_list(yucan_req:path(Req)) ++ Query},
                   version = yucan_req:version(Req)}.
 
 %% Returns atoms for the original methods of HTTP/1.1, as erlang:decode_packet/3 does.
-method(<<"GET">>) -> 'GET';
-method(<<"HEAD">>) -> 'HEAD';
-method(<<"POST">>) -> 'POST';
-method(<<"PUT">>) -> 'PUT';
-method(<<"DELETE">>) -> 'DELETE';
-method(<<"OPTIONS">>) -> 'OPTIONS';
-method(<<"TRACE">>) -> 'TRACE';
-method(Other) -> text(Other).
+method(Method) ->
+    case lists:member(Method, [<<"GET">>, <<"HEAD">>, <<"POST">>, <<"PUT">>, <<"DELETE">>, <<"OPTIONS">>, <<"TRACE">>]) of
+        true -> binary_to_atom(Method);
+        false -> binary_to_list(Method)
+    end.
 
 %% @doc Returns the decoded path, or an empty path if it cannot be decoded.
 -spec path(yucan_req:req()) -> string().
 path(Req) ->
     case yucan_req:decoded_path(Req) of
-        {ok, Path} -> text(Path);
+        {ok, Path} -> binary_to_list(Path);
         {error, bad_path} -> ""
     end.
-
-text(Binary) -> binary_to_list(Binary).
 
 %% @doc Returns the request for an arg that a module has rewritten.
 -spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
@@ -220,11 +215,7 @@ header(Text, Out) ->
         [_] -> error({header_without_a_colon, Text})
     end.
 
-is_repeatable(<<"set-cookie">>) -> true;
-is_repeatable(<<"link">>) -> true;
-is_repeatable(<<"vary">>) -> true;
-is_repeatable(<<"www-authenticate">>) -> true;
-is_repeatable(_) -> false.
+is_repeatable(Name) -> lists:member(Name, [<<"set-cookie">>, <<"link">>, <<"vary">>, <<"www-authenticate">>]).
 
 name(Name) when is_atom(Name) -> name(lists:flatten(string:replace(atom_to_list(Name), "_", "-", all)));
 name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
