@@ -23,7 +23,9 @@ server(#{docroot := Docroots, ebin_dir := Folders, alias := Files, script_alias 
         ++ [text("~ts = ~ts: ~ts", [Key, Module, no_module(Folders)]) || {Key, Module} <- Named, not is_module(Module, Folders)]
         ++ calls(lists:usort(beams(Folders) ++ [File || {_, Module} <- Named, File <- [code:which(Module)], is_list(File), filelib:is_regular(File)])).
 
-no_folders(Folders) -> [{Folder, case filelib:is_file(Folder) of true -> "not a directory"; false -> "no such directory" end} || Folder <- Folders, not filelib:is_dir(Folder)].
+no_folders(Folders) ->
+    [{Folder, case filelib:is_file(Folder) of true -> "not a directory"; false -> "no such directory" end}
+     || Folder <- Folders, not filelib:is_dir(Folder)].
 
 modules(#{appmods := Mounts, auth := Blocks, php_handler := Handler} = Server) ->
     [{appmods, Module} || #{module := Module} <- Mounts] ++ [{authmod, Module} || #{authmod := Module} <- Blocks, Module =/= undefined]

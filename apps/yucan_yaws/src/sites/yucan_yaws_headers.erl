@@ -15,13 +15,13 @@
 %% `{multi, Values}' is a header that occurs several times.
 
 -define(FIELDS, #{
-    <<"connection">> => #headers.connection, <<"accept">> => #headers.accept, <<"host">> => #headers.host, <<"if-modified-since">> => #headers.if_modified_since,
-    <<"if-match">> => #headers.if_match, <<"if-none-match">> => #headers.if_none_match, <<"if-range">> => #headers.if_range,
-    <<"if-unmodified-since">> => #headers.if_unmodified_since, <<"range">> => #headers.range, <<"referer">> => #headers.referer,
-    <<"user-agent">> => #headers.user_agent, <<"accept-ranges">> => #headers.accept_ranges, <<"cookie">> => #headers.cookie,
-    <<"keep-alive">> => #headers.keep_alive, <<"location">> => #headers.location, <<"content-length">> => #headers.content_length,
-    <<"content-type">> => #headers.content_type, <<"content-encoding">> => #headers.content_encoding, <<"authorization">> => #headers.authorization,
-    <<"transfer-encoding">> => #headers.transfer_encoding, <<"x-forwarded-for">> => #headers.x_forwarded_for
+    <<"connection">> => #headers.connection, <<"accept">> => #headers.accept, <<"host">> => #headers.host,
+    <<"if-modified-since">> => #headers.if_modified_since, <<"if-match">> => #headers.if_match, <<"if-none-match">> => #headers.if_none_match,
+    <<"if-range">> => #headers.if_range, <<"if-unmodified-since">> => #headers.if_unmodified_since, <<"range">> => #headers.range,
+    <<"referer">> => #headers.referer, <<"user-agent">> => #headers.user_agent, <<"accept-ranges">> => #headers.accept_ranges,
+    <<"cookie">> => #headers.cookie, <<"keep-alive">> => #headers.keep_alive, <<"location">> => #headers.location,
+    <<"content-length">> => #headers.content_length, <<"content-type">> => #headers.content_type, <<"content-encoding">> => #headers.content_encoding,
+    <<"authorization">> => #headers.authorization, <<"transfer-encoding">> => #headers.transfer_encoding, <<"x-forwarded-for">> => #headers.x_forwarded_for
 }).
 
 %% @doc Returns the headers of a request, with the names in `other' as erlang:decode_packet/3 writes them.
