@@ -61,7 +61,7 @@ usage() ->
     "  --no-listing        no pages for folders without index.html\n"
     "  --log FILE          access log in combined format\n"
     "  --live              pages load again when a file changes\n"
-    "  --quiet             no QR code and no lines for requests on a terminal\n"
+    "  --quiet             no lines for requests on a terminal\n"
     "  --watch FOLDER      compile and load what changes there (again for others)\n"
     "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
     "                      or has a line <server NAME>. It takes --quiet and --watch.\n"
@@ -210,21 +210,11 @@ lines(_) -> element(1, io:columns(standard_error)) =:= ok.
 
 served(#{what := What} = Words) ->
     watch(Words),
-    Info = yucan:info(name()),
-    _ = [io:format("yucan: serving ~ts at ~ts~n", [What, Url]) || Url <- urls(Info)],
-    _ = [io:put_chars(yucan_qr:terminal(unicode:characters_to_binary(Url))) || Url <- scannable(Words, Info)],
-    _ = [io:format("yucan: upload by: curl -T FILE -H 'Authorization: Bearer ~ts' ~ts~n", [Token, Url]) || #{upload := Token} <- [Words], Url <- lists:sublist(urls(Info), 1)],
+    Urls = urls(yucan:info(name())),
+    _ = [io:format("yucan: serving ~ts at ~ts~n", [What, Url]) || Url <- Urls],
+    _ = [io:format("yucan: upload by: curl -T FILE -H 'Authorization: Bearer ~ts' ~ts~n", [Token, Url]) || #{upload := Token} <- [Words], Url <- lists:sublist(Urls, 1)],
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
-
-%% On a terminal, returns the first address that another device can reach.
-scannable(#{quiet := true}, _) -> [];
-scannable(_, #{listen := Addresses, schemes := Schemes}) ->
-    Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
-    lists:sublist([url(Scheme, {Ip, Port}) || Terminal, {Scheme, Any} <- lists:zip(Schemes, Addresses), {Ip, Port} <- addresses(Any), is_tuple(Ip), not is_loopback(Ip)], 1).
-
-is_loopback({127, _, _, _}) -> true;
-is_loopback(Ip) -> Ip =:= {0, 0, 0, 0, 0, 0, 0, 1}.
 
 name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
