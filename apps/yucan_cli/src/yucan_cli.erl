@@ -60,7 +60,6 @@ usage() ->
     "  --follow-symlinks   also links that lead out of the folder\n"
     "  --no-listing        no pages for folders without index.html\n"
     "  --log FILE          access log in combined format\n"
-    "  --live              pages load again when a file changes\n"
     "  --quiet             no lines for requests on a terminal\n"
     "  --watch FOLDER      compile and load what changes there (again for others)\n"
     "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
@@ -111,7 +110,6 @@ parse(["--hidden" | Rest], Words) -> parse(Rest, Words#{hidden => true});
 parse(["--follow-symlinks" | Rest], Words) -> parse(Rest, Words#{links => true});
 parse(["--cors" | Rest], Words) -> parse(Rest, Words#{cors => true});
 parse(["--spa" | Rest], Words) -> parse(Rest, Words#{spa => true});
-parse(["--live" | Rest], Words) -> parse(Rest, Words#{live => true});
 parse(["--https" | Rest], Words) -> parse(Rest, Words#{https => true});
 parse(["--quiet" | Rest], Words) -> parse(Rest, Words#{quiet => true});
 parse(["--upload" | Rest], Words) ->

@@ -12,15 +12,11 @@
 
 -type wishes() :: #{what := string(), port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), lines => boolean(),
                     hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], hosts => [binary()], cors => boolean(), spa => boolean(),
-                    auth => string(), https => boolean(), upload => binary(), live => boolean(), _ => _}.
+                    auth => string(), https => boolean(), upload => binary(), _ => _}.
 -type state() :: #{files := yucan_file:options(), file => binary(), cors := boolean(), spa := boolean(), users := none | [{binary(), binary()}],
-                   upload := none | binary(), hidden := boolean(), live := none | atomics:atomics_ref(), hosts := any | [binary()]}.
+                   upload := none | binary(), hidden := boolean(), hosts := any | [binary()]}.
 
 -define(CERTIFICATE_DAYS, 365).
--define(LIVE, "/.yucan/changes").
--define(LIVE_POLICY, <<"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'">>).
--define(LOOK_MS, 500).
--define(MOST_LOOKED, 10000).
 
 %% @doc Returns the options of the server, or lines that say what is wrong.
 -spec options(wishes()) -> {ok, yucan_config:options()} | {error, [unicode:chardata()]}.
@@ -34,7 +30,7 @@ options(#{what := What} = Wishes) ->
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
-                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => case Wishes of #{live := true} -> looks(); _ -> none end,
+                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false),
                       hosts => yucan_req:own_names(maps:get(ip, Wishes, {127, 0, 0, 1}), maps:get(hosts, Wishes, []))},
         Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
         {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
@@ -123,7 +119,6 @@ answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
             yucan_error:page_with(401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>}]);
         {_, <<"PUT">>, true} -> yucan_upload:file(Req, State);
         {_, <<"POST">>, true} -> yucan_upload:form(Req, State);
-        {_, <<"GET">>, true} -> live(Req, State);
         _ -> page(Req, State)
     end,
     Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
@@ -144,94 +139,6 @@ is_known(Req, #{users := Users} = State) ->
                 error -> false
             end
     end.
-
-%% Adds to each page a script that waits for an event. Such pages are sent complete and
-%% uncompressed, because ranges, compressed forms and a browser's cached copy would not contain the
-%% script.
-live(Req, #{live := none} = State) -> page(Req, State);
-live(Req, State) ->
-    case yucan_req:path(Req) of
-        <<?LIVE>> -> changes(Req, State);
-        _ ->
-            case page(Req, State) of
-                {Status, Headers, _} = Response when Status =:= 200; Status =:= 206; Status =:= 304 ->
-                    case proplists:get_value(<<"content-type">>, Headers) of
-                        <<"text/html", _/binary>> ->
-                            Dropped = [<<"range">>, <<"accept-encoding">>, <<"if-none-match">>, <<"if-modified-since">>],
-                            with_script(page(lists:foldl(fun yucan_req:delete_header/2, Req, Dropped), State));
-                        _ -> Response
-                    end;
-                Response -> Response
-            end
-    end.
-
-script(More) -> [<<"<script>{const e=new EventSource('", ?LIVE, "');e.onmessage=()=>location.reload()">>, More, <<"}</script>\n">>].
-
-%% The page is a listing, whose own policy does not allow scripts. The script stops waiting when the form is submitted, because reloading the listing
-%% would interrupt the upload.
-with_script({200, Headers, {stream, Page}}) ->
-    {200, lists:keyreplace(<<"content-security-policy">>, 1, Headers, {<<"content-security-policy">>, ?LIVE_POLICY}),
-     {stream, fun(Write) -> _ = Page(Write), Write(script(<<";addEventListener('submit',()=>e.close())">>)) end}};
-with_script({200, Headers, Body}) ->
-    Text = case Body of {file, File, _} -> {ok, Read} = file:read_file(File), Read; _ -> Body end,
-    {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
-with_script(Response) -> Response.
-
-%% Returns the counters that all open pages share: the start time of the last check in ms, and its result.
-looks() ->
-    Looks = atomics:new(2, [{signed, true}]),
-    ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
-    Looks.
-
-%% Checks the files every half second while a page is open. After a change the cache is cleared, so that a reloaded page does not get old content.
-changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = State) ->
-    Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
-    yucan_sse:response(Req, [], fun(start, _) -> {ok, look(Served, Hidden, Looks)};
-                                   ({info, look}, Seen) ->
-                                        case looked(Served, Hidden, Looks) of
-                                            Seen -> {ok, Seen};
-                                            Changed ->
-                                                ok = yucan_file_cache:forget(yucan_req:server(Req)),
-                                                {send, #{data => <<"changed">>}, Changed}
-                                        end;
-                                   (_, Seen) -> {ok, Seen}
-                                end, none).
-
-%% Reuses the result of the last check if another page has caused a check recently.
-looked(Served, Hidden, Looks) ->
-    Now = erlang:monotonic_time(millisecond),
-    Last = atomics:get(Looks, 1),
-    case Now - Last >= ?LOOK_MS andalso atomics:compare_exchange(Looks, 1, Last, Now) of
-        ok -> look(Served, Hidden, Looks);
-        _ -> look_later(), atomics:get(Looks, 2)
-    end.
-
-look(Served, Hidden, Looks) ->
-    look_later(),
-    {Seen, _} = seen(fun file:read_file_info/2, Served, Hidden, {[], ?MOST_LOOKED}),
-    Hash = erlang:phash2(Seen, 1 bsl 32),
-    ok = atomics:put(Looks, 2, Hash),
-    Hash.
-
-look_later() -> _ = erlang:send_after(?LOOK_MS, self(), look), ok.
-
-%% Returns the names, times and sizes of up to a given number of files. The directory or file itself may be a symbolic link, but other links are not
-%% followed.
-seen(_, _, _, {_, 0} = All) -> All;
-seen(Info, Path, Hidden, {Seen, Left}) ->
-    case Info(Path, [raw, {time, posix}]) of
-        {ok, #file_info{type = directory}} ->
-            Names = case file:list_dir_all(Path) of {ok, All} -> lists:sort(All); _ -> [] end,
-            lists:foldl(fun(Name, Done) -> seen(fun file:read_link_info/2, filename:join(Path, Name), Hidden, Done) end, {Seen, Left - 1},
-                        [Name || Name <- Names, Hidden orelse not is_hidden(Name)]);
-        {ok, #file_info{mtime = Time, size = Size, inode = Inode}} -> {[{Path, Time, Size, Inode} | Seen], Left - 1};
-        _ -> {Seen, Left - 1}
-    end.
-
-%% The files of git, editors and unfinished uploads change often, and are not served.
-is_hidden("." ++ _) -> true;
-is_hidden(<<".", _/binary>>) -> true;
-is_hidden(_) -> false.
 
 %% A single file is served both at `/' and under its own name.
 page(Req, #{file := Name, files := #{root := Root} = Files}) ->

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, other_names/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, live_for_many/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, other_names/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, other_names, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, live_for_many, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, other_names, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -465,30 +465,6 @@ all(Socket, Before) ->
         {error, closed} -> Before
     end.
 
-%% Regardless of the number of open pages, the server checks the directory twice a second, and all pages are notified of a change.
-live_for_many(Config) ->
-    Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    Started = yucan_test_server:start_application([]),
-    {ok, Options} = yucan_folder:options(#{what => Folder, live => true}),
-    Port = yucan_test_server:start(yucan_live, maps:with([handler], Options)),
-    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 10)],
-    [begin
-         ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-         yucan_yaws_site:receive_until(Socket, <<": ok\n\n\r\n">>)
-     end || Socket <- Sockets],
-    Begun = erlang:monotonic_time(millisecond),
-    _ = erlang:trace(all, true, [call]),
-    1 = erlang:trace_pattern({yucan_folder, look, 3}, true, [local]),
-    %% A single page causes ten checks.
-    [receive {trace, _, call, _} -> ok after ?WAIT_MS -> error(no_look) end || _ <- lists:seq(1, 10)],
-    true = erlang:monotonic_time(millisecond) - Begun > 4000,
-    _ = erlang:trace(all, false, [call]),
-    ok = file:write_file(filename:join(Folder, "new"), "x"),
-    [yucan_yaws_site:receive_until(Socket, <<"data: changed\n">>) || Socket <- Sockets],
-    ok = yucan:stop(yucan_live),
-    yucan_test_server:stop_application(Started).
-
 %% The paths of a single-page application get its first page, but missing files are reported as missing.
 application_paths(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "application"),
@@ -499,66 +475,6 @@ application_paths(Config) ->
         Port = port_in(line(Served)),
         [{200, _, <<"the page">>} = yucan_client:get(Port, Path) || Path <- ["/", "/users/7", "/users/7?a=b"]],
         [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/missing.js", "/users/missing.png"]]
-    after
-        stop(Served)
-    end.
-
-%% With the option, pages contain the script, and the event is sent when a served file changes. Other files and other servers have neither.
-live(Config) ->
-    Folder = filename:join(?config(priv_dir, Config), "live"),
-    File = filename:join(Folder, "sub/page.html"),
-    ok = filelib:ensure_dir(File),
-    ok = file:write_file(File, "<p>one"),
-    ok = file:write_file(filename:join(Folder, "a.txt"), "text"),
-    Link = Folder ++ ".link",
-    ok = file:make_symlink(Folder, Link),
-    Changes = fun(Port) ->
-        Socket = yucan_client:connect(Port),
-        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-        _ = yucan_yaws_site:receive_until(Socket, <<": ok\n\n\r\n">>),
-        Socket
-    end,
-    Served = open(Config, ["-p", "0", "--live", "--header", "Content-Security-Policy: img-src 'self'", Link]),
-    try
-        Port = port_in(line(Served)),
-        Script = <<"<script>{const e=new EventSource('/.yucan/changes')">>,
-        Size = byte_size(Script),
-        [{200, Headers, <<"<p>one", Script:Size/binary, _/binary>>}, {200, _, <<"<p>one", Script:Size/binary, _/binary>>}, {200, _, <<"<p>one", Script:Size/binary, _/binary>>}] =
-            [yucan_client:get(Port, "/sub/page.html", Sent) || Sent <- [[{"Range", "bytes=0-1"}], [{"Accept-Encoding", "gzip"}], [{"If-None-Match", "*"}]]],
-        [undefined, <<"img-src 'self'">>] = [proplists:get_value(Name, Headers) || Name <- [<<"accept-ranges">>, <<"content-security-policy">>]],
-        {200, Listed, Page} = yucan_client:get(Port, "/sub/"),
-        [{_, _} = binary:match(Page, Part) || Part <- [Script, <<"addEventListener('submit'">>]],
-        {_, _} = binary:match(proplists:get_value(<<"content-security-policy">>, Listed), <<"connect-src 'self'">>),
-        {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
-        {206, _, <<"te">>} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}]),
-        Socket = Changes(Port),
-        ok = file:write_file(filename:join(Folder, "sub/.page.html.swp"), "an editor's"),
-        {error, timeout} = gen_tcp:recv(Socket, 0, 1500),
-        %% The page that is reloaded gets the new content, although the server had cached the old content.
-        ok = settled(filename:join(Folder, "a.txt")),
-        {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
-        ok = file:write_file(filename:join(Folder, "a.txt"), "other"),
-        _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
-        {200, _, <<"other">>} = yucan_client:get(Port, "/a.txt"),
-        %% The first check may happen after a change, so each try writes different content.
-        Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
-        _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
-        Writer ! stop,
-        One = open(Config, ["-p", "0", "--live", File]),
-        try
-            Alone = Changes(port_in(line(One))),
-            ok = file:write_file(filename:join(Folder, "a.txt"), "beside the page"),
-            {error, timeout} = gen_tcp:recv(Alone, 0, 1500)
-        after
-            stop(One)
-        end,
-        Plain = open(Config, ["-p", "0", Folder]),
-        try
-            {200, _, Without} = yucan_client:get(port_in(line(Plain)), "/sub/page.html"),
-            nomatch = binary:match(Without, <<"script">>)
-        after
-            stop(Plain)
-        end
     after
         stop(Served)
     end.
