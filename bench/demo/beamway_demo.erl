@@ -120,7 +120,7 @@ measure(Say) ->
 %% The user's own carrier settings apply, because this cluster represents the user's own.
 own_options() ->
     [{Name, Value} || "BEAMWAY_" ++ _ = Line <- os:getenv(), [Name, Value] <- [string:split(Line, "=")],
-                      not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ROOT", "BEAMWAY_ERL", "BEAMWAY_DEMO_STAYS"])].
+                      not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ERL", "BEAMWAY_DEMO_STAYS"])].
 
 start(Epmd, #{name := Name} = Contender) ->
     beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => atom_to_list(Name)}).

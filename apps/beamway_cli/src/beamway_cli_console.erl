@@ -33,17 +33,16 @@ options() ->
      {token_file, undefined, "token-file", string, "file with the token or password for browsers; readable only by you"},
      {certfile, undefined, "certfile", string, "PEM certificate for HTTPS; needs --keyfile"},
      {keyfile, undefined, "keyfile", string, "PEM private key"},
-     {allow, undefined, "allow", undefined, "browsers may start measurements and quick benchmarks, and queries that call code of the nodes"},
+     {allow, undefined, "allow", undefined, "browsers may start measurements, and queries that call code of the nodes"},
      {times, undefined, "times", string, "show the times in this file of beamway topology measure"},
      {interval, undefined, "interval", {integer, 1000}, "milliseconds between two samples of a node"},
-     {results, undefined, "results", string, "folder of stored benchmarks (default: bench/results of the checkout)"},
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
      {json, undefined, "json", undefined, "print the address as a JSON object"},
      {help, $h, "help", undefined, "this help"}].
 
 help() ->
     beamway_cli_output:say("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
-        "\nShows a running cluster in a browser until Ctrl-C: links, distances, placement, benchmarks, web servers, pipes.\n"
+        "\nShows a running cluster in a browser until Ctrl-C: links, distances, placement, web servers, pipes.\n"
         "It connects to one node, as a hidden node over TCP with your Erlang cookie, and finds the others through it.\n"
         "\n"
         "It runs until a signal ends it.\nexit status: 1 it could not start, 2 usage error\n"
@@ -64,7 +63,7 @@ run(#{bind := Bind} = Options) ->
     end.
 
 config(Ip, #{port := Port, interval := Interval} = Options) ->
-    (maps:with([token_file, certfile, keyfile, results], Options))#{ip => Ip, port => Port, interval_ms => Interval, allow => maps:get(allow, Options, false)}.
+    (maps:with([token_file, certfile, keyfile], Options))#{ip => Ip, port => Port, interval_ms => Interval, allow => maps:get(allow, Options, false)}.
 
 times(#{times := File}) ->
     case file:read_file(File) of

@@ -19,25 +19,18 @@ handle(Req, Config) ->
                 {ok, Body} -> post(What, Body, Config);
                 {error, Response} -> Response
             end;
-        _ -> get(What, yucan_req:query_pairs(Req), Req, Config)
+        _ -> get(What, yucan_req:query_pairs(Req), Req)
     end.
 
-get(<<"events">>, _, Req, _) -> beamway_console_events:response(Req);
-get(<<"history">>, Pairs, _, _) -> history(Pairs);
-get(<<"why">>, Pairs, _, _) -> why(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
-get(<<"senders">>, Pairs, _, _) -> senders(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
-get(<<"jobs">>, _, _, _) -> beamway_console_web:json(beamway_console_jobs:state());
-get(<<"topology">>, Pairs, _, _) -> topology(Pairs);
-get(<<"topology/export/", Name/binary>>, Pairs, _, _) -> export(Name, Pairs);
-get(<<"placement">>, Pairs, _, _) -> or_none(beamway_console_placement:view(askers(Pairs)));
-get(<<"bench">>, _, _, #{results := Folder} = Config) ->
-    beamway_console_web:json(#{results => beamway_console_bench:list(Folder), startable => [#{name => Name, what => What} || {Name, What} <- beamway_console_bench:startable()],
-                       allow => maps:get(allow, Config), folder => unicode:characters_to_binary(filename:basename(Folder))});
-get(<<"bench/", File/binary>>, _, _, #{results := Folder}) -> answered(beamway_console_bench:read(Folder, File));
-get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such resource").
-
-answered({ok, Answer}) -> beamway_console_web:json(Answer);
-answered({error, Why}) -> beamway_console_web:problem(404, Why).
+get(<<"events">>, _, Req) -> beamway_console_events:response(Req);
+get(<<"history">>, Pairs, _) -> history(Pairs);
+get(<<"why">>, Pairs, _) -> why(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
+get(<<"senders">>, Pairs, _) -> senders(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
+get(<<"jobs">>, _, _) -> beamway_console_web:json(beamway_console_jobs:state());
+get(<<"topology">>, Pairs, _) -> topology(Pairs);
+get(<<"topology/export/", Name/binary>>, Pairs, _) -> export(Name, Pairs);
+get(<<"placement">>, Pairs, _) -> or_none(beamway_console_placement:view(askers(Pairs)));
+get(_, _, _) -> beamway_console_web:problem(404, "there is no such resource").
 
 %% Returns an error as an ordinary answer rather than as an HTTP error, which the browser would
 %% report in its own console as a failed request.
@@ -153,9 +146,7 @@ post(<<"topology/measure">>, Body, _) ->
         {ok, Options} -> begun(beamway_console_jobs:measure(Options));
         {error, Why} -> beamway_console_web:problem(400, Why)
     end;
-post(<<"topology/stop">>, _, _) -> begun(beamway_console_jobs:stop(measure));
-post(<<"bench/run">>, #{<<"name">> := Name}, _) when is_binary(Name) -> begun(beamway_console_jobs:bench(Name));
-post(<<"bench/stop">>, _, _) -> begun(beamway_console_jobs:stop(bench));
+post(<<"topology/stop">>, _, _) -> begun(beamway_console_jobs:stop());
 post(_, _, _) -> beamway_console_web:problem(404, "there is no such action, or the request is incomplete").
 
 begun(ok) -> beamway_console_web:json(202, #{ok => true});

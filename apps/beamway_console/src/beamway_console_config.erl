@@ -6,7 +6,7 @@
 -export_type([config/0]).
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
-                    nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
+                    nodes := connected | [node()], pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
 %% Only the guard may get `secret', because the states and arguments of processes appear in logs.
 
 -define(SECRET_LEAST, 12).
@@ -37,11 +37,9 @@ options() ->
      {token_file, none, "the name of a file", "File with a token or password of 12 to 1024 characters, which only its owner may read. It is required if other hosts can reach the address."},
      {certfile, none, "the name of a file", "Certificate. Together with keyfile it makes the console use HTTPS."},
      {keyfile, none, "the name of a file", "Key of the certificate."},
-     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks, and send queries that call code on the nodes. Otherwise they can only look."},
+     {allow, false, "true or false", "Whether browsers may start measurements, and send queries that call code on the nodes. Otherwise they can only look."},
      {interval_ms, 1000, "100 to 60000", "How often nodes send their samples, in milliseconds."},
      {nodes, connected, "connected, or a list of nodes", "With a list, the console connects to these nodes and shows every node that one of them knows."},
-     {results, 'bench/results', "the name of a file", "Directory with stored benchmarks."},
-     {command, 'bin/beamway', "the name of a file", "The command that runs new benchmarks."},
      {pipes, none, "the name of a file", "Directory in which running pipes report their progress. none means the default of rdpipe."}].
 
 default(Key) -> element(2, lists:keyfind(Key, 1, options())).
@@ -61,8 +59,6 @@ checked(Options) ->
       allow => one(allow, Options, fun erlang:is_boolean/1),
       interval_ms => one(interval_ms, Options, fun(I) -> is_integer(I) andalso I >= 100 andalso I =< 60000 end),
       nodes => one(nodes, Options, fun is_nodes/1),
-      results => text(results, Options, filename:join(root(), default(results))),
-      command => text(command, Options, filename:join(root(), default(command))),
       pipes => text(pipes, Options, beamway_console_pipes:default_folder())}.
 
 one(Key, Options, Is) ->
@@ -81,13 +77,6 @@ text(Key, Options, Default) ->
 
 is_nodes(connected) -> true;
 is_nodes(Nodes) -> is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes).
-
-%% In a checkout this is two directories above apps/beamway_console/ebin.
-root() ->
-    case os:getenv("BEAMWAY_ROOT") of
-        false -> filename:join([code:lib_dir(beamway_console), "..", ".."]);
-        Root -> Root
-    end.
 
 tls(#{certfile := Certificate, keyfile := Key} = Options) ->
     _ = [text(Name, Options, "") || Name <- [certfile, keyfile]],
@@ -150,7 +139,7 @@ bad_test_() ->
     [{Expected, fun() -> {error, Text} = read(Given), ?assertNotEqual(nomatch, string:find(Text, Expected)) end} || {Expected, Given} <-
         [{"unknown option colour", [{colour, 1}]}, {"port is x; 0 to 65535", [{port, x}]}, {"allow is 1; true or false", [{allow, 1}]},
          {"token_file", [{ip, {0, 0, 0, 0}}]}, {"interval_ms is 5;", [{interval_ms, 5}]}, {"without keyfile", [{certfile, "x"}]},
-         {"no such file", [{token_file, "/nowhere/x"}]}, {"nodes is 7", [{nodes, 7}]}, {"ip is 7", [{ip, 7}]}, {"results is 7", [{results, 7}]}]].
+         {"no such file", [{token_file, "/nowhere/x"}]}, {"nodes is 7", [{nodes, 7}]}, {"ip is 7", [{ip, 7}]}, {"pipes is 7", [{pipes, 7}]}]].
 
 token_file_test() ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),

@@ -9,3 +9,16 @@
 with(Fun) ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     try Fun(Folder) after file:del_dir_r(Folder) end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-include_lib("kernel/include/file.hrl").
+
+with_test() ->
+    Self = self(),
+    ?assertError(failed, with(fun(Folder) -> Self ! {folder, Folder, file:read_file_info(Folder)}, error(failed) end)),
+    receive {folder, Folder, Info} ->
+        ?assertMatch({ok, #file_info{type = directory, mode = 8#40700}}, Info),
+        ?assertEqual({error, enoent}, file:read_file_info(Folder))
+    end.
+-endif.

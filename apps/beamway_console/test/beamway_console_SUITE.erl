@@ -4,12 +4,11 @@
 -module(beamway_console_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
--include_lib("kernel/include/file.hrl").
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
 -export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1, why/1, senders/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, kinds_of_link/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, stopped_measurement/1, placement/1, queries_that_call_code/1, pipes/1, files/1, kinds_of_link/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -18,7 +17,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history, why, senders,
-     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, kinds_of_link, bad_questions, command, demo, port_in_use, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, stopped_measurement, placement, queries_that_call_code, pipes, files, kinds_of_link, bad_questions, command, demo, port_in_use, bad_words].
 
 end_per_testcase(_, _) ->
     _ = [os:cmd("kill -KILL " ++ integer_to_list(Pid)) || Port <- erlang:ports(), {name, Name} <- [erlang:port_info(Port, name)],
@@ -375,7 +374,6 @@ only_shows(_) ->
     Port = console(Peer),
     {403, _, #{<<"error">> := Why}} = post(Port, "/api/topology/measure", #{}),
     ?assertNotEqual(nomatch, string:find(Why, "--allow")),
-    {403, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
     ok = beamway_peer:call(Peer, beamway_console, stop, []),
     Allowed = console(Peer, #{allow => true}),
     %% A page on another site must not be able to start anything, whatever it sends.
@@ -409,6 +407,22 @@ topology(_) ->
          ?assert(byte_size(Body) > 10)
      end || #{<<"name">> := Name} <- Formats],
     {404, _} = get(Port, "/api/topology/export/tree.exe").
+
+%% Only one measurement runs at a time, and it can be stopped. This one takes several seconds.
+stopped_measurement(_) ->
+    [{Peer, _} | _] = started(3),
+    Port = console(Peer, #{allow => true}),
+    _ = frame(Port, "cluster", up(3)),
+    Jobs = fun() -> {200, State} = get(Port, "/api/jobs"), State end,
+    {202, _, _} = post(Port, "/api/topology/measure", #{batches => 1000}),
+    #{<<"running">> := #{<<"measure">> := #{<<"nodes">> := 3}}, <<"last">> := Last} = Jobs(),
+    ?assertEqual(#{}, Last),
+    {409, _, _} = post(Port, "/api/topology/measure", #{}),
+    {202, _, _} = post(Port, "/api/topology/stop", #{}),
+    ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
+    ?assertMatch(#{<<"last">> := #{<<"measure">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
+    %% A browser that was disconnected in the meantime still gets the result, although no job runs any more.
+    ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]).
 
 placement(_) ->
     [{Peer, Node}, {_, Second}, {_, Third}] = started(3),
@@ -461,49 +475,6 @@ queries_that_call_code(_) ->
 
 %% A score that a user might define.
 seven(_, _) -> 7.
-
-benchmarks(Config) ->
-    [{Peer, _}, _] = started(2),
-    Folder = filename:join(?config(priv_dir, Config), "results"),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    ok = file:write_file(filename:join(Folder, "rpc.json"), <<"{\"bench\":\"rpc\",\"command\":\"c\",\"metrics\":[{\"name\":\"x\",\"beamway\":2,\"baseline\":1}]}">>),
-    ok = file:write_file(filename:join(Folder, "broken.json"), <<"{">>),
-    %% Our own benchmark program, which prints progress, returns a result and can be stopped.
-    Command = filename:join(Folder, "bench"),
-    ok = file:write_file(Command, "#!/bin/sh\necho begun >&2\n[ \"$2\" = cost ] && { sleep 600 & wait; }\ncat \"$(dirname \"$0\")/rpc.json\"\n"),
-    ok = file:change_mode(Command, 8#755),
-    Temporary = temporary(Peer, Config),
-    Port = console(Peer, #{results => Folder, command => Command, allow => true}),
-    {200, #{<<"results">> := [#{<<"file">> := <<"rpc.json">>, <<"count">> := 1}], <<"startable">> := [_ | _]}} = get(Port, "/api/bench"),
-    {200, #{<<"metrics">> := [#{<<"name">> := <<"x">>}]}} = get(Port, "/api/bench/rpc.json"),
-    [{404, _} = get(Port, ["/api/bench/", Name]) || Name <- ["none.json", "broken.json"]],
-    %% yucan rejects these before they reach the console.
-    [{400, _, _} = yucan_client:get(Port, ["/api/bench/", Name], []) || Name <- ["..%2frpc.json", "a%2frpc.json"]],
-    Jobs = fun() -> {200, J} = get(Port, "/api/jobs"), J end,
-    {202, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
-    ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
-    ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := true, <<"lines">> := [<<"begun">>], <<"result">> := #{<<"count">> := 1}}}}, Jobs()),
-    {409, _, _} = post(Port, "/api/bench/run", #{name => rabbitmq}),
-    {202, _, _} = post(Port, "/api/bench/run", #{name => cost}),
-    ok = until(fun() -> case Jobs() of #{<<"running">> := #{<<"bench">> := #{<<"lines">> := [_ | _]}}} -> true; _ -> false end end),
-    {409, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
-    %% Nobody else can create a link there under a name that can be guessed.
-    {ok, [Own]} = file:list_dir(Temporary),
-    ?assertMatch({ok, #file_info{type = directory, mode = 8#40700}}, file:read_file_info(filename:join(Temporary, Own))),
-    {202, _, _} = post(Port, "/api/bench/stop", #{}),
-    ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
-    ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
-    %% A browser that was disconnected in the meantime still gets the result, although no job runs any more.
-    ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
-    %% When the job is gone, so are its processes and its result file.
-    ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" andalso file:list_dir(Temporary) =:= {ok, []} end).
-
-%% Returns the node's directory for temporary files.
-temporary(Peer, Config) ->
-    Folder = filename:join(?config(priv_dir, Config), "temporary"),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    true = beamway_peer:call(Peer, os, putenv, ["TMPDIR", Folder]),
-    Folder.
 
 pipes(Config) ->
     [{Peer, _}] = started(1),
@@ -561,8 +532,7 @@ bad_questions(_) ->
                            {400, "/api/events?topics=node:nobody-at-all@nowhere"}]],
     [{Status, _, _} = post(Port, Path, Body) ||
         {Status, Path, Body} <- [{400, "/api/placement/choose", <<"{">>}, {400, "/api/placement/choose", <<"[]">>}, {404, "/api/placement/choose", <<"{}">>},
-                                 {400, "/api/topology/measure", #{mode => loud}}, {400, "/api/topology/measure", #{batches => 0}}, {404, "/api/bench/run", #{name => 7}},
-                                 {404, "/api/nothing", #{}}]],
+                                 {400, "/api/topology/measure", #{mode => loud}}, {400, "/api/topology/measure", #{batches => 0}}, {404, "/api/nothing", #{}}]],
     ?assert(is_pid(beamway_peer:call(Peer, erlang, whereis, [beamway_console_hub]))).
 
 %% ---- the command

@@ -164,23 +164,6 @@ async function last(page) {
   assert.strictEqual(await page.getByRole("cell", { name: "told_by_late", exact: true }).count(), 1);
 }
 
-async function benchmarks(browser) {
-  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "benchmarks");
-  await page.locator(".metric").first().waitFor();
-  await page.getByRole("link", { name: "rpc", exact: true }).click();
-  await page.getByText("bin/beamway bench rpc").waitFor();
-  await picture(page, "benchmarks");
-  await page.getByLabel("Benchmark", { exact: true }).selectOption("pingpong");
-  await page.locator("#run").click();
-  await page.getByText("runs since").waitFor();
-  await page.waitForTimeout(3000);
-  await picture(page, "benchmarks-running");
-  await page.getByRole("button", { name: "Stop" }).click();
-  await page.getByText("it was stopped").waitFor();
-  console.log("the benchmarks' page: stored results, one begun and stopped");
-  await page.context().close();
-}
-
 async function http(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "dark" }, "http");
   await page.getByRole("link", { name: "shop" }).click();
@@ -202,7 +185,7 @@ async function pipes(browser) {
 
 // On a phone, no page may be wider than the screen.
 async function phone(browser) {
-  for (const name of ["cluster", "topology", "placement", "benchmarks", "http", "pipes"]) {
+  for (const name of ["cluster", "topology", "placement", "http", "pipes"]) {
     const page = await opened(browser, { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: "dark" }, name);
     await page.locator("h1").waitFor();
     await page.waitForTimeout(1500);
@@ -234,7 +217,7 @@ async function death(browser) {
 async function visit() {
   const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox"] });
   try {
-    for (const part of [quick, cluster, crowd, topology, placement, benchmarks, http, pipes, phone, death]) await part(browser);
+    for (const part of [quick, cluster, crowd, topology, placement, http, pipes, phone, death]) await part(browser);
     assert.deepStrictEqual(failures, []);
     console.log("no message of the browser's own");
   } finally {

@@ -6,11 +6,10 @@ import { Live } from "./lib/live.js";
 import cluster from "./pages/cluster.js";
 import topology from "./pages/topology.js";
 import placement from "./pages/placement.js";
-import benchmarks from "./pages/benchmarks.js";
 import http from "./pages/http.js";
 import pipes from "./pages/pipes.js";
 
-const pages = { cluster, topology, placement, benchmarks, http, pipes };
+const pages = { cluster, topology, placement, http, pipes };
 const main = document.getElementById("main");
 const root = document.documentElement;
 let page = null;
