@@ -22,7 +22,7 @@ page("page", _) -> {page, "/page.html"};
 page("page_status", _) -> {page, {[{status, 404}], "/page.html"}};
 page("page_headers", _) -> {page, {[yaws_api:setcookie("a", "1"), {header, {content_type, "a/b"}}], "/page.html"}};
 page("page_loop", _) -> {page, "/m/page_loop"};
-page("page_form", _) -> {page, "/form.yaws"};
+page("page_embedded", _) -> {page, "/p.yaws"};
 page("page_cgi", _) -> {page, "/cat.cgi"};
 page("set_cookie", _) -> [yaws_api:set_content_type("text/plain"), yaws_api:set_cookie("c", "v", [{path, "/"}, secure]), {html, "ok"}];
 page("lines", #arg{headers = Headers}) -> {content, "text/plain", lists:join("\n", yaws_api:reformat_header(yaws_api:delete_header(Headers, host)))};
@@ -44,7 +44,6 @@ page("upload", #arg{state = State} = Arg) ->
             {content, "text/plain", Parts};
         {error, Reason} -> {content, "text/plain", atom_to_list(Reason)}
     end;
-page("ssi", _) -> [{header, {content_type, "text/html"}}, {ssi, "t.ssi", "%%", [{"x", "1"}]}];
 page("nothing", _) -> ok;
 page("arg", #arg{prepath = Before, appmoddata = Data, pathinfo = Info, appmod_name = Name, req = Req}) ->
     {content, "text/plain", yaws_api:f("~p", [{Before, Data, Info, Name, Req#http_request.method, Req#http_request.version}])};
@@ -127,6 +126,7 @@ handle_message({close, Code, Text}, Count) -> {noreply, {Code, Text, Count}}.
 terminate(_, Count) when is_integer(Count) -> ok;
 terminate(_, Left) -> tell({left, Left}).
 
+out404(#arg{server_path = "/loop"}, _, _) -> {page, "/loop"};
 out404(#arg{server_path = Path}, #gconf{}, #sconf{}) -> {html, ["no ", Path, " here"]}.
 
 out401(_, _, Realm) -> {html, ["who are you, ", Realm]}.

@@ -11,14 +11,15 @@
 %% A page may refer to another page. This limits the length of such a chain, which could otherwise be endless.
 -define(MOST_PAGES, 10).
 
--type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module())}.
+-type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module()), warned => atomics:atomics_ref()}.
+%% `warned' is 1 if the log already says that pages with embedded Erlang are not supported.
 
 %% @doc Called each time the configuration is loaded.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
     %% Creates the counter of running scripts now, because otherwise two scripts could create it at the same time.
     _ = yucan_cgi_run:running(),
-    Site#{own => yucan_yaws_loader:load(Name, Folders)}.
+    Site#{own => yucan_yaws_loader:load(Name, Folders), warned => atomics:new(1, [])}.
 
 %% @doc Handles a request.
 -spec handle(yucan_req:req(), site()) -> yucan_handler:response().
@@ -155,6 +156,7 @@ alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := S
             case filelib:is_regular(Target) andalso yucan_yaws_files:alias(Target, Server) of
                 {script, Kind, Found} -> script(Kind, Found#{script_name := Prefix}, Req, Arg, Site, Left);
                 {static, _} -> yucan_file:serve(Req, Target, static_options(Path, Site));
+                embedded -> embedded(Req, Site);
                 forbidden -> yucan_error:page(403);
                 false -> not_found(Req, Arg, Site, Left)
             end;
@@ -192,9 +194,16 @@ file(Path, Req, Arg, #{server := #{docroot := Docroots} = Server} = Site, Left) 
         {script, Kind, #{script_name := Name} = Found} -> script(Kind, Found#{script_name := <<(maps:get(mount, Site, <<>>))/binary, Name/binary>>}, Req, Arg, Site, Left);
         {static, Docroot} -> static(Docroot, Path, Req, Arg, Site, Left);
         {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), To]}], <<>>};
+        embedded -> embedded(Req, Site);
         forbidden -> yucan_error:page(403);
         not_found -> not_found(Req, Arg, Site, Left)
     end.
+
+%% The page is for Yaws. Its source, which may contain secrets, is not shown.
+embedded(Req, #{warned := Warned, server := #{name := Name}}) ->
+    _ = [yucan_events:warning("<server ~ts>: ~ts: pages with embedded Erlang are not supported; use an appmod", [Name, yucan_req:path(Req)])
+         || atomics:exchange(Warned, 1, 1) =:= 0],
+    yucan_error:page(403).
 
 static(Docroot, Path, Req, Arg, Site, Left) ->
     case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), static_options(Path, Site)) of
@@ -233,26 +242,12 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
                 {error, Reason} -> yucan_req:body_error(Reason)
             end
     end;
-script(yaws, #{script := File} = Found, Req, Arg, #{server := Server} = Site, Left) ->
-    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Server) of
-        {ok, Arg2} ->
-            try said(yucan_yaws_page:items(File, Arg2)) of
-                {error, Text} -> yucan_events:error("~ts", [Text]), yucan_error:page(500);
-                Outcome -> outcome(Outcome, Req, Arg2, Site, Left)
-            catch
-                Class:Reason:Stack -> outcome(crashed(Class, Reason, Stack, Arg2, Site), Req, Arg2, Site, Left)
-            end;
-        {error, Reason} -> yucan_req:body_error(Reason)
-    end;
 script(cgi, #{script := File} = Found, Req, Arg, Site, _) ->
     run({program, File}, Found, Req, Arg, Site);
 script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
     yucan_error:page(403);
 script(fcgi, Found, Req, Arg, #{server := #{fcgi_app_server := Address}} = Site, _) ->
     run({fcgi, Address}, Found, Req, Arg, Site).
-
-said({ok, Items}) -> yucan_yaws_out:collect(Items);
-said(Error) -> Error.
 
 run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Extra}}) ->
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,

@@ -6,7 +6,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, fcgi_asked_again/1, fcgi_keep_conn/1, extern_function/1, extern_node/1, log_folder/1,
-         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, pages/1, tls_options/1, client_certificates/1]).
+         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, tls_options/1, client_certificates/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, fcgi_asked_again, fcgi_keep_conn, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
-     names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, pages, tls_options, client_certificates].
+     names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, tls_options, client_certificates].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -364,29 +364,3 @@ script_aliases(Config) ->
     [{Path, Status} = {Path, status(yucan_yaws_client:get(Port, "h", Path))}
      || {Path, Status} <- [{"/cgi-bin", 403}, {"/cgi-bin/", 403}, {"/cgi-bin/sub", 403}, {"/cgi-bin/none", 404}, {"/cgi-bin/sub/none", 404}, {"/cgi-bin/.hidden", 404}, {"/cgi-bin/link", 403}, {"/gitx", 404},
                            {"/cgi-bin/data.txt", 502}]].
-
-%% Pages that contain Erlang code are served only if they are enabled. They are compiled once, compiled again when they change, and never shown as
-%% text.
-pages(Config) ->
-    Page = fun(Text) -> yucan_yaws_site:write(Config, "www/p.yaws", Text) end,
-    File = unicode:characters_to_binary(Page("<p>a</p>\n<erl>\nout(A) -> {html, [\"<b>\", f(A), \"</b>\"]}.\nf(A) -> A#arg.querydata.\n</erl>\n<erl>out(A) -> {html, A#arg.clidata}.</erl><p>z</p>\n")),
-    Off = yucan_yaws_site:start(Config, "docroot = www\n", []),
-    403 = status(yucan_yaws_client:get(Off, "h", "/p.yaws")),
-    ok = yucan_yaws_site:stop(),
-    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\n", []),
-    Ask = fun() -> yucan_yaws_client:request(#{port => Port, host => "h", target => "/p.yaws/info?q", method => "POST", body => "body"}) end,
-    [{200, _, <<"<p>a</p>\n<b>q</b>\nbody<p>z</p>\n">>} = Ask() || _ <- [1, 2, 3]],
-    1 = yucan_yaws_page:version(File),
-    _ = Page("<erl>\nout(_) -> [{status, 201}, {header, {\"X-A\", \"b\"}}, {content, \"text/plain\", \"second\"}].\n</erl>"),
-    {201, Headers, <<"second">>} = Ask(),
-    <<"b">> = proplists:get_value(<<"x-a">>, Headers),
-    _ = Page("<erl>\nout(_) -> secret(.\n</erl> third"),
-    [{500, nomatch} = {Status, binary:match(Body, [<<"secret">>, <<"third">>])} || {Status, _, Body} <- [Ask(), Ask()]],
-    _ = Page("<erl>out(_) -> error(on_purpose).</erl> fourth"),
-    500 = status(Ask()),
-    _ = Page("fifth"),
-    {200, _, <<"fifth">>} = Ask(),
-    %% Code after the end of a page does not run.
-    _ = Page("<erl>out(_) -> {redirect, \"http://other.example/\"}.</erl> sixth <erl>out(_) -> error(on_purpose).</erl>"),
-    302 = status(Ask()),
-    6 = yucan_yaws_page:version(File).

@@ -7,7 +7,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, full_of_sessions/1, uploads/1, what_is_not_there/1, streams/1,
-         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, embedded_pages/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, full_of_sessions, uploads, what_is_not_there, streams,
-     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, embedded_pages, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -121,7 +121,7 @@ bad_file(Config) ->
 
 appmods(Config) ->
     yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
-                          [{"www/page.html", "<p>page</p>"}, {"www/t.ssi", "a %%x%% b"}]).
+                          [{"www/page.html", "<p>page</p>"}]).
 
 returns(Config) ->
     Port = appmods(Config),
@@ -137,7 +137,6 @@ returns(Config) ->
                              {"query", {200, <<"text/plain">>, <<"[{\"a\",\"1\"},{\"b\",\" \"}]">>}},
                              {"page", {200, <<"text/html; charset=utf-8">>, <<"<p>page</p>">>}},
                              {"page_status", {404, <<"text/html; charset=utf-8">>, <<"<p>page</p>">>}},
-                             {"ssi", {200, <<"text/html">>, <<"a 1 b">>}},
                              {"nothing", {200, undefined, <<>>}},
                              {"arg", {200, <<"text/plain">>, <<"{\"/m\",\"arg\",\"/arg\",yucan_yaws_pages,'GET',{1,1}}">>}},
                              {"sized", {200, <<"text/plain">>, <<"0123456789">>}}]],
@@ -245,12 +244,11 @@ uploads(Config) ->
     <<"malformed_multipart_post">> = Post("multipart/form-data; boundary=b", "--bx"),
     <<"no_multipart_form_data">> = Post("text/plain", "x").
 
-%% Each missing item is reported when the configuration is loaded, or by a page when it is compiled. Items that exist are not reported.
+%% Each missing item is reported when the configuration is loaded. Items that exist are not reported.
 what_is_not_there(Config) ->
     Api = "-module(calls). -export([out/1]). out(A) -> yaws_api:no_such(A, 1), {html, yaws_api:htmlize(\"\")}.\n",
     Ebin = yucan_yaws_site:compile(Config, "own", [{"calls.erl", Api}]),
     File = yucan_yaws_site:write(Config, "www/file", ""),
-    Page = yucan_yaws_site:write(Config, "www/p.yaws", "\n<erl>out(A) -> yaws_api:no_page(A).</erl>"),
     Text = ["runmod = no_run\n", yucan_yaws_site:server("h", ["docroot = www /no/docroot ", File, "\nebin_dir = ", Ebin, "\nebin_dir = /no/ebin\nalias = /a /no/alias\n"
                                                              "alias = /b www\nscript_alias = /c /no/script\nscript_alias = /d ", File, "\nallowed_scripts = yaws\n"
                                                              "php_handler = <cgi, /no/php>\n"
@@ -258,11 +256,12 @@ what_is_not_there(Config) ->
                                                              "<auth>\nauthmod = no_auth\n</auth>\n"])],
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
     try
-        Port = yucan_yaws_site:start_text(Config, Text, []),
+        _ = yucan_yaws_site:start_text(Config, Text, []),
         Conf = filename:join(yucan_yaws_site:folder(Config), "site.conf"),
         Expected = [[":2: docroot = /no/docroot: no such directory"], [":2: docroot = ", File, ": not a directory"], [":2: ebin_dir = /no/ebin: no such directory"],
                     [":2: alias = /a/ /no/alias: no such file or directory"], [":2: script_alias = /c/ /no/script: no such file or directory"],
                     [":2: php_handler = <cgi, /no/php>: no such program"],
+                    [":2: allowed_scripts = yaws: pages with embedded Erlang are not supported; use an appmod"],
                     [": runmod = no_run: no such module; expected one on the code path (see ebin_dir)"]
                     | [[":2: ", Key, " = ", Module, ": no such module in ", Ebin, " or /no/ebin, and none on the code path"]
                        || {Key, Module} <- [{"appmods", "no_appmod"}, {"arg_rewrite_mod", "no_rewrite"}, {"authmod", "no_auth"}]]]
@@ -270,11 +269,8 @@ what_is_not_there(Config) ->
         Warnings = warnings(),
         ?assertEqual(lists:sort([lists:flatten(["yucan: ", Conf, Line]) || Line <- Expected]), lists:sort(Warnings)),
         ok = yucan_yaws_site:stop(),
-        Again = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\n", []),
-        [] = warnings(),
-        {500, _, _} = yucan_yaws_client:get(Again, "h", "/p.yaws"),
-        {_, [Said]} = {Port, warnings()},
-        ?assertEqual(lists:flatten(["yucan: ", Page, ":2: it calls yaws_api:no_page/1, which this server does not have"]), Said)
+        _ = yucan_yaws_site:start(Config, "docroot = www\n", []),
+        [] = warnings()
     after
         logger:remove_handler(?MODULE)
     end.
@@ -326,23 +322,44 @@ crash_and_nonsense(Config) ->
      end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
-%% If an appmod for all paths returns a page that is a file, it is not called again for that file. A page that returns itself does not loop.
+%% If an appmod for all paths returns a page that is a file, it is not called again for that file. A module that always returns the page for which it was
+%% called does not loop.
 pages_of_an_appmod(Config) ->
-    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
-                                 [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
+    Port = yucan_yaws_site:start(Config, "docroot = www\nerrormod_404 = yucan_yaws_pages\nappmods = </, yucan_yaws_pages exclude_paths loop>\n",
+                                 [{"www/page.html", "<p>page</p>"}]),
     {200, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page"),
     {404, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page_status"),
-    [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop.yaws", 500}]],
+    [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop", 500}]],
     ok.
+
+%% The source of a page with embedded Erlang is never sent, and the first request for one logs what to use instead.
+embedded_pages(Config) ->
+    Page = "<erl>out(_) -> {html, \"secret\"}.</erl>",
+    Files = [{"www/p.yaws", Page}, {"www/d/index.yaws", Page}, {"www/P.YAWS", Page}],
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
+    try
+        [begin
+             _ = [ok = yucan_yaws_site:stop() || Allowed =/= ""],
+             Port = yucan_yaws_site:start(Config, ["docroot = www\nindex_files = index.yaws\nalias = /alias www/p.yaws\nappmods = </m, yucan_yaws_pages>\n", Allowed], Files),
+             {Allowed, Begun} = {Allowed, length(warnings())},
+             [begin
+                  {Status, _, Body} = yucan_yaws_client:get(Port, "h", Target),
+                  {Target, 403, nomatch} = {Target, Status, binary:match(Body, <<"secret">>)}
+              end || Target <- ["/p.yaws", "/p.yaws?a=b", "/p.yaws/info", "/d/", "/P.YAWS", "/alias", "/m/page_embedded"]],
+             ?assertEqual(["yucan: <server h>: /p.yaws: pages with embedded Erlang are not supported; use an appmod"], warnings()),
+             {404, _, _} = yucan_yaws_client:get(Port, "h", "/none.yaws")
+         end || {Allowed, Begun} <- [{"", 0}, {"allowed_scripts = cgi\n", 0}, {"allowed_scripts = yaws\n", 1}]]
+    after
+        logger:remove_handler(?MODULE)
+    end.
 
 %% A page that a module returns gets the body, even if the module has read a part of it.
 bodies_of_pages(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/cat.cgi", "#!/bin/sh\nprintf 'content-type: text/plain\\n\\n'\nexec cat\n"), 8#755),
-    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws cgi\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
-                                 [{"www/form.yaws", "<erl>out(A) -> {html, A#arg.clidata}.</erl>"}]),
+    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = cgi\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n", []),
     Long = binary:copy(<<"0123456789">>, 30000),
     [{Target, {200, Body}} = {Target, {Status, Got}}
-     || {Target, Body} <- [{"/m/page_form", <<"a=1">>}, {"/m/page_cgi", <<"a=1">>}, {"/m/page_cgi", Long}],
+     || {Target, Body} <- [{"/m/page_cgi", <<"a=1">>}, {"/m/page_cgi", Long}],
         {Status, _, Got} <- [yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body})]],
     ok.
 

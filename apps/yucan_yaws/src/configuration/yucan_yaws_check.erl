@@ -5,7 +5,7 @@
 %% A configuration that fails is still used, because a directory may be mounted later and a call may never be reached.
 -module(yucan_yaws_check).
 
--export([problems/1, missing/1]).
+-export([problems/1]).
 
 %% @doc Returns the problems, each with the line of its server. The module directories must already be in the code path.
 -spec problems(yucan_yaws_config:conf()) -> [yucan_yaws_config:problem()].
@@ -14,13 +14,14 @@ problems(#{globals := #{ebin_dir := Folders, runmod := Modules}, servers := Serv
         ++ [text("runmod = ~ts: ~ts", [Module, no_module([])]) || Module <- Modules, not is_module(Module, [])] ++ calls(beams(Folders)),
     [{0, Text} || Text <- Whole] ++ [{Line, Text} || #{line := Line} = Server <- Servers, Text <- server(Server)].
 
-server(#{docroot := Docroots, ebin_dir := Folders, alias := Files, script_alias := Scripts, php_handler := Handler} = Server) ->
+server(#{docroot := Docroots, ebin_dir := Folders, alias := Files, script_alias := Scripts, php_handler := Handler, allowed_scripts := Allowed} = Server) ->
     Named = modules(Server),
     [text("~ts = ~ts: ~ts", [Key, Folder, Why]) || {Key, All} <- [{docroot, Docroots}, {ebin_dir, Folders}], {Folder, Why} <- no_folders(All)]
         ++ [text("~ts = ~ts/ ~ts: no such file or directory", [Key, Prefix, Target])
             || {Key, All} <- [{alias, Files}, {script_alias, Scripts}], #{prefix := Prefix, target := Target} <- All, not filelib:is_file(Target)]
         ++ [text("php_handler = <cgi, ~ts>: no such program", [Program]) || {cgi, Program} <- [Handler], os:find_executable(Program) =:= false]
         ++ [text("~ts = ~ts: ~ts", [Key, Module, no_module(Folders)]) || {Key, Module} <- Named, not is_module(Module, Folders)]
+        ++ ["allowed_scripts = yaws: pages with embedded Erlang are not supported; use an appmod" || lists:member("yaws", Allowed)]
         ++ calls(lists:usort(beams(Folders) ++ [File || {_, Module} <- Named, File <- [code:which(Module)], is_list(File), filelib:is_regular(File)])).
 
 no_folders(Folders) ->
@@ -44,10 +45,9 @@ calls(Files) ->
     [text("~ts calls yaws_api:~ts/~b, which this server does not have: the request that gets there is answered with 500", [filename:basename(File, ".beam"), Name, Arity])
      || File <- Files, {Name, Arity} <- missing(File)].
 
-%% @doc Returns the functions of yaws_api that compiled code calls but this server does not have.
--spec missing(Beam :: file:filename() | binary()) -> [{Name :: atom(), arity()}].
-missing(Beam) ->
-    case beam_lib:chunks(Beam, [imports]) of
+%% Returns the functions of yaws_api that compiled code calls but this server does not have.
+missing(File) ->
+    case beam_lib:chunks(File, [imports]) of
         {ok, {_, [{imports, Imports}]}} -> lists:usort([{Name, Arity} || {yaws_api, Name, Arity} <- Imports]) -- yaws_api:module_info(exports);
         {error, beam_lib, _} -> []
     end.

@@ -269,8 +269,9 @@ nothing_to_serve(#{docroot := [], redirects := [], appmods := [], revproxy := []
     [text("<server ~ts> has nothing to serve: expected docroot, appmods, revproxy, alias, script_alias or <redirect>", [Name])];
 nothing_to_serve(_) -> [].
 
+%% Configurations for Yaws contain `yaws', which only leads to a warning (yucan_yaws_check).
 no_handler(#{allowed_scripts := Scripts, name := Name}) ->
-    [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi, fcgi and yaws", [Name, Script])
+    [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi and fcgi", [Name, Script])
      || Script <- Scripts, not lists:member(Script, ["php", "cgi", "fcgi", "yaws"])].
 
 %% Two servers on the same port need different names, because otherwise no request could reach the second.

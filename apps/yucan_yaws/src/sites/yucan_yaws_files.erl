@@ -10,11 +10,13 @@
 
 -include_lib("kernel/include/file.hrl").
 
--type found() :: {script, php | cgi | fcgi | yaws, #{script := binary(), script_name := binary(), path_info := binary(), docroot := binary()}}
+-type found() :: {script, php | cgi | fcgi, #{script := binary(), script_name := binary(), path_info := binary(), docroot := binary()}}
                | {static, Docroot :: file:filename()}
                | {redirect, Path :: binary()}
+               | embedded
                | forbidden
                | not_found.
+%% `embedded' is a page for Yaws with Erlang code in it (`.yaws'), which this server does not run.
 -type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), digest := binary(), _ => _}.
 %% `digest' is a digest of the other options; see {@link digest/1}.
 
@@ -98,11 +100,12 @@ is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<
 is_source(Ending, Path) ->
     Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
 
+script(yaws, _, _, _, _) -> embedded;
 %% On a site without scripts, these files cannot be the source of a script, so they are ordinary files.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
-    case lists:member(Kind, [php, cgi, fcgi, yaws]) andalso lists:member(atom_to_list(Kind), Allowed) of
+    case lists:member(Kind, [php, cgi, fcgi]) andalso lists:member(atom_to_list(Kind), Allowed) of
         true ->
             Root = unicode:characters_to_binary(Docroot),
             {script, Kind, #{script => yucan_path:join(Root, Path), script_name => Path, path_info => Info, docroot => Root}};

@@ -17,7 +17,6 @@
               | {get_more, Cont :: term(), State :: term()}
               | {websocket, module(), [term()]}
               | {stream, Mime :: iodata(), First :: iodata(), #{pid => pid(), timeout => timeout(), size => non_neg_integer()}}
-              | {ssi, file:filename_all(), Delimiter :: iodata(), [{iodata(), iodata()}]}
               | {redirect_local, string()}
               | {response, yucan_handler:response()}.
 -type outcome() :: #{status => 100..999, headers := [{binary(), iodata()}], all => boolean(), body := iodata(), type => iodata(), next := next(),
@@ -175,9 +174,6 @@ item({streamcontent, Mime, First}, Out) -> stream(Mime, First, #{}, Out);
 item({streamcontent_with_timeout, Mime, First, Timeout}, Out) -> stream(Mime, First, #{timeout => Timeout}, Out);
 item({streamcontent_with_size, Size, Mime, First}, Out) -> stream(Mime, First, #{size => Size}, Out);
 item({streamcontent_from_pid, Mime, Pid}, Out) -> stream(Mime, <<>>, #{pid => Pid}, Out);
-%% The file is read when the response is built.
-item({ssi, _, _, _} = Part, #{body := Before} = Out) -> {next, Out#{body := [Before, Part]}};
-item({yucan_out, Module, Arg}, Out) -> item(Module:out(Arg), Out);
 item({yucan_response, Response}, Out) -> {break, Out#{next := {response, Response}}};
 item(Other, _) -> error({return_of_out_not_known, Other}).
 
@@ -234,13 +230,12 @@ answer(#{next := {websocket, Module, Options}}, _, Arg) ->
     yucan_yaws_ws:response(yucan_yaws_loader:own(Module), Options, Arg);
 answer(#{next := {stream, Mime, First, Options}, headers := Headers} = Outcome, Req, _) ->
     yucan_yaws_stream:response(Req, maps:get(status, Outcome, 200), typed(Mime, Headers), First, Options);
-answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
-    Data = parts(Body, Arg),
+answer(#{next := none, headers := Headers, body := Body} = Outcome, _, _) ->
     Typed = case Outcome of
                 #{type := Mime} -> typed(Mime, Headers);
                 #{} -> Headers
             end,
-    {maps:get(status, Outcome, 200), Typed, Data}.
+    {maps:get(status, Outcome, 200), Typed, Body}.
 
 %% @doc Adds a content type, unless one was set explicitly.
 -spec typed(iodata(), [{binary(), iodata()}]) -> [{binary(), iodata()}].
@@ -261,25 +256,6 @@ with_headers(_, Response) -> Response.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.
-
-parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
-    {ok, Text} = file:read_file(filename:join(Docroot, string:trim(unicode:characters_to_list(File), leading, "/"))),
-    filled(Text, iolist_to_binary(Delimiter), Bindings);
-parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
-parts(Data, _) -> Data.
-
-%% Replaces names between two delimiters by their values. Unknown names do not change.
-filled(Text, <<>>, _) -> Text;
-filled(Text, Delimiter, Bindings) ->
-    Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
-    fill(binary:split(Text, Delimiter, [global]), Delimiter, Known).
-
-fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
-    case lists:keyfind(Name, 1, Known) of
-        {_, Value} -> [Text, Value | fill(Rest, Delimiter, Known)];
-        false -> [Text, Delimiter | fill([Name | Rest], Delimiter, Known)]
-    end;
-fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
 %% @doc Returns the origin under which clients know this server. `rhost' and `rscheme' describe a server in front of it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
@@ -334,10 +310,7 @@ next_test_() ->
      ?_assertMatch(#{next := {get_more, c, s}}, collect([{get_more, c, s}])),
      ?_assertMatch(#{next := {stream, "a/b", "x", #{size := 5}}}, collect({streamcontent_with_size, 5, "a/b", "x"})),
      ?_assertError({return_of_out_not_known, nonsense}, collect([{html, ""}, nonsense])),
-     ?_assertError({return_of_out_not_known, _}, collect({status, 42}))].
-
-filled_test_() ->
-    [?_assertEqual(Expected, iolist_to_binary(filled(Text, <<"%%">>, [{"a", "1"}, {"b", <<"2">>}])))
-     || {Text, Expected} <- [{<<"x%%a%%y%%b%%">>, <<"x1y2">>}, {<<"%%c%%a%%">>, <<"%%c1">>}, {<<"x%%a">>, <<"x%%a">>}, {<<>>, <<>>}]].
+     ?_assertError({return_of_out_not_known, _}, collect({status, 42})),
+     ?_assertError({return_of_out_not_known, _}, collect({ssi, "file", "%%", []}))].
 
 -endif.
