@@ -2,12 +2,14 @@
 #ifndef RD_TEXT_H
 #define RD_TEXT_H
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "link.h"
@@ -26,18 +28,7 @@ typedef struct {
 } rd_why_t;
 
 /* Returns false, so that a function that fails can return the result of this call. */
-__attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *why, const char *form,
-                                                                    ...)
-{
-    va_list args;
-
-    va_start(args, form);
-    /* cppcheck-suppress ctuuninitvar; it is written, not read */
-    (void)vsnprintf(why->text, sizeof why->text, form, args);
-    va_end(args);
-    why->cause = RD_CAUSE_HERE;
-    return false;
-}
+#define rd_because(why, ...) rd_because_of(why, RD_CAUSE_HERE, __VA_ARGS__)
 
 __attribute__((format(printf, 3, 4))) static inline bool
 rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
@@ -58,6 +49,17 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
     return rd_because(why, "%s%s%s%s", of, error->step ? error->step : "failed",
                       error->sys_errno ? ": " : "",
                       error->sys_errno ? strerror(error->sys_errno) : "");
+}
+
+/* Closes a descriptor, unless it is -1, and sets it to -1. Does not change errno. */
+static inline void rd_close(int *fd)
+{
+    int error = errno;
+
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    errno = error;
 }
 
 static inline int64_t rd_now_us(void)

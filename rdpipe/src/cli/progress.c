@@ -173,8 +173,7 @@ rd_progress_t *rd_progress_start(const rd_cli_t *cli, const rd_transfer_t *trans
     rd_speed_begin(&progress->speed, rd_now_ms());
     if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
         return progress;
-    if (progress->stop >= 0)
-        close(progress->stop);
+    rd_close(&progress->stop);
     free(progress);
     return NULL;
 }

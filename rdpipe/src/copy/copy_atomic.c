@@ -144,8 +144,7 @@ bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *ite
         done = clone_kept(writer, &kept, item, attributes, parent, name);
     if (!done)
         (void)rd_writer_complain(writer, item->path, errno);
-    if (kept.fd >= 0)
-        close(kept.fd);
+    rd_close(&kept.fd);
     return done;
 }
 
@@ -180,8 +179,7 @@ static bool carry_file(int old, int fresh, const char *name, const struct stat *
 
         (void)futimens(to, times);
     }
-    if (to >= 0)
-        close(to);
+    rd_close(&to);
     close(kept.fd);
     return done;
 }
@@ -227,10 +225,8 @@ static void carry_into(carry_t *carry, int old, int fresh, const char *name, con
         if (is_new)
             finish_directory(carry, from, to, is);
     }
-    if (to >= 0)
-        close(to);
-    if (from >= 0)
-        close(from);
+    rd_close(&to);
+    rd_close(&from);
 }
 
 /* As without --atomic, it is an error if the new tree has a directory in place of anything else,
@@ -362,34 +358,34 @@ bool rd_atomic_remove(int parent, const char *name)
     return done && (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* Renames the new tree first to the name that the old one will have, so that the old tree never has
- * the name of a part. */
-static bool exchange(const rd_target_t *target)
+/* Undoes a rename after the next one has failed, whose errno stays. */
+static bool undo(int parent, const char *from, const char *to)
 {
-    int parent = target->parent, error;
+    int error = errno;
 
-    if (!rd_target_rename(target, target->part, target->retired))
-        return false;
-    if (renameat2(parent, target->retired, parent, target->name, RENAME_EXCHANGE) == 0)
-        return true;
-    error = errno;
-    (void)renameat(parent, target->retired, parent, target->part);
+    (void)renameat(parent, from, parent, to);
     errno = error;
     return false;
 }
 
+/* Renames the new tree first to the name that the old one will have, so that the old tree never has
+ * the name of a part. */
+static bool exchange(const rd_target_t *target)
+{
+    int parent = target->parent;
+
+    return rd_target_rename(target, target->part, target->retired) &&
+           (renameat2(parent, target->retired, parent, target->name, RENAME_EXCHANGE) == 0 ||
+            undo(parent, target->retired, target->part));
+}
+
 static bool rename_twice(const rd_target_t *target)
 {
-    int parent = target->parent, error;
+    int parent = target->parent;
 
-    if (renameat(parent, target->name, parent, target->retired) < 0)
-        return false;
-    if (renameat(parent, target->part, parent, target->name) == 0)
-        return true;
-    error = errno;
-    (void)renameat(parent, target->retired, parent, target->name);
-    errno = error;
-    return false;
+    return renameat(parent, target->name, parent, target->retired) == 0 &&
+           (renameat(parent, target->part, parent, target->name) == 0 ||
+            undo(parent, target->retired, target->name));
 }
 
 /* Removes anything that an interrupted copy has left under the retired name. Fails if a running
@@ -406,8 +402,7 @@ static bool make_way(rd_writer_t *writer, const rd_target_t *target)
     else if (!done)
         rd_complain(&writer->complaints, "", "cannot remove %s, which an earlier copy left: %s",
                     target->retired, strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return done;
 }
 

@@ -308,8 +308,7 @@ static bool is_unused(int parent, const char *name)
     int fd = rd_is_part_name(name) ? openat(parent, name, O_RDONLY | RD_FILE_FLAGS) : -1;
     bool is_used = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return !is_used;
 }
 

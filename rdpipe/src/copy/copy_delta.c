@@ -80,10 +80,8 @@ bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int f
     rd_digest_t *digest = result ? rd_digest_open(key) : NULL;
     bool done;
 
-    if (result && !digest) {
-        errno = ENOMEM;
+    if (result && !digest)
         return false;
-    }
     names = (names_t){.key = key, .out = out, .bytes = rd_block_bytes(size)};
     done = walk(fd, size, names.bytes, digest, name_block, &names);
     done = put_names(&names) && done;
@@ -274,10 +272,8 @@ void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t
     if (file->fd < 0)
         return;
     file->check = rd_digest_open(terms->check);
-    if (!file->check)
-        errno = ENOMEM;
-    else if (rd_digest_read(file->check, file->fd, file->at) &&
-             lseek(file->fd, (off_t)file->at, SEEK_SET) >= 0)
+    if (file->check && rd_digest_read(file->check, file->fd, file->at) &&
+        lseek(file->fd, (off_t)file->at, SEEK_SET) >= 0)
         return;
     fail(writer, file, NULL);
 }

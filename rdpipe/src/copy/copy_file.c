@@ -156,7 +156,7 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
  * while holding their lock. So it is enough to check that it was not removed. */
 static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat *is_p)
 {
-    int fd = openat(file->parent, file->part, flags | RD_FILE_FLAGS, mode), error;
+    int fd = openat(file->parent, file->part, flags | RD_FILE_FLAGS, mode);
 
     if (fd < 0)
         return -1;
@@ -165,26 +165,22 @@ static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat 
             return fd;
         errno = EBUSY;
     }
-    error = errno;
-    close(fd);
-    errno = error;
+    rd_close(&fd);
     return -1;
 }
 
 static bool remove_part(const rd_file_t *file)
 {
     struct stat is;
-    int fd = open_part(file, O_RDONLY, 0, &is), error;
+    int fd = open_part(file, O_RDONLY, 0, &is);
+    bool done;
 
     if (fd < 0)
         return errno == ENOENT;
-    if (S_ISREG(is.st_mode))
-        error = unlinkat(file->parent, file->part, 0) == 0 ? 0 : errno;
-    else
-        error = ESTALE;
-    close(fd);
-    errno = error;
-    return error == 0;
+    errno = ESTALE;
+    done = S_ISREG(is.st_mode) && unlinkat(file->parent, file->part, 0) == 0;
+    rd_close(&fd);
+    return done;
 }
 
 static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
@@ -215,7 +211,7 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     else if (((uint64_t)is_p->st_size == from || ftruncate(fd, (off_t)from) == 0) &&
              lseek(fd, (off_t)from, SEEK_SET) >= 0)
         return fd;
-    close(fd);
+    rd_close(&fd);
     return -1;
 }
 
@@ -312,9 +308,7 @@ void rd_file_drop(rd_file_t *file, bool with_part)
         return;
     rd_digest_close(file->check);
     file->check = NULL;
-    if (file->version >= 0)
-        close(file->version);
-    file->version = -1;
+    rd_close(&file->version);
     if (file->is_direct)
         (void)unlinkat(file->parent, file->name, 0);
     else if (with_part)

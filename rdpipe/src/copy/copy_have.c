@@ -48,8 +48,7 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
 
     if (done)
         item->offset = (uint64_t)is.st_size;
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return done;
 }
 
@@ -62,8 +61,7 @@ static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t
 
     if (done)
         item->offset = (uint64_t)is.st_size;
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return done;
 }
 
@@ -162,8 +160,7 @@ static void name_blocks(have_t *have, int parent, const char *name)
             memcpy(item->digest, digest, sizeof digest);
         }
     }
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 /* A file of the same length may be identical, and a part may be its beginning. Returns false if a
@@ -211,8 +208,7 @@ static bool is_free(const rd_target_t *target)
                  : openat(parent, target->part, O_RDONLY | RD_FILE_FLAGS);
     bool done = fd < 0 || rd_copy_lock(fd);
 
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return done;
 }
 

@@ -19,8 +19,7 @@ const char *rd_boot_id(void)
         fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
         if (fd < 0 || read(fd, boot, sizeof boot - 1) <= 0)
             boot[0] = 0;
-        if (fd >= 0)
-            close(fd);
+        rd_close(&fd);
     }
     return boot;
 }

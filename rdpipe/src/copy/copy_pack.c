@@ -453,8 +453,7 @@ static bool open_top(pack_t *pack)
 
 static void close_top(pack_t *pack)
 {
-    if (pack->beneath.top >= 0)
-        close(pack->beneath.top);
+    rd_close(&pack->beneath.top);
     rd_beneath_close(&pack->beneath);
     rd_beneath_open(&pack->beneath, -1);
     pack->is_opened = false;
@@ -490,8 +489,7 @@ static bool put_with_attributes(pack_t *pack)
         goes_on = put_attributes(pack, fd, &is);
     else
         rd_complain(&pack->complaints, item->path, "%s", strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return goes_on && rd_items_put(&pack->out, item);
 }
 

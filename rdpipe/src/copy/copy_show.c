@@ -281,8 +281,7 @@ static bool find_target(show_t *show, rd_why_t *why)
     /* The user wants to see how the new tree will differ from the old one. */
     if (show->target.old >= 0) {
         show->target.is_new = false;
-        if (show->target.base >= 0)
-            close(show->target.base);
+        rd_close(&show->target.base);
         show->target.base = show->target.old;
         show->target.old = -1;
     }

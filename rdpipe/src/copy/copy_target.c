@@ -218,12 +218,9 @@ bool rd_copy_lock(int fd)
 
 void rd_target_close(rd_target_t *target)
 {
-    if (target->base >= 0)
-        close(target->base);
-    if (target->parent >= 0)
-        close(target->parent);
-    if (target->old >= 0)
-        close(target->old);
+    rd_close(&target->base);
+    rd_close(&target->parent);
+    rd_close(&target->old);
     target->base = target->parent = target->old = -1;
 }
 

@@ -367,8 +367,7 @@ static void keep_file(unpack_t *unpack)
         (void)rd_writer_complain(&unpack->writer, item->path, errno);
     else
         unpack->kept++;
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 /* ---- links and directories ---- */
@@ -454,8 +453,7 @@ static void make_directory(unpack_t *unpack)
                     "already exists and is not a directory");
     else if (unpack->target.is_new || unpack->writer.copy.preserve)
         make_writable(fd);
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 /* Sets the attributes of a directory. Until then only we had access to the top of a new tree. */
@@ -478,8 +476,7 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
     if (fd < 0 ||
         !rd_writer_attributes(&unpack->writer, attributes, fd, NULL, &item, has_old ? &old : NULL))
         (void)rd_writer_complain(&unpack->writer, item.path, errno);
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 static void take_leave(unpack_t *unpack)

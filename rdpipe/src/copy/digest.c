@@ -150,11 +150,14 @@ rd_digest_t *rd_digest_open(const rd_digest_key_t *key)
     if (begin(digest))
         return digest;
     rd_digest_close(digest);
+    errno = ENOMEM;
     return NULL;
 }
 
 void rd_digest_close(rd_digest_t *digest)
 {
+    int error = errno;
+
     if (!digest)
         return;
 #ifndef RD_WITHOUT_XXHASH
@@ -162,6 +165,7 @@ void rd_digest_close(rd_digest_t *digest)
 #endif
     EVP_MD_CTX_free(digest->evp);
     free(digest);
+    errno = error;
 }
 
 static void put_number(rd_digest_t *digest, uint64_t number)
@@ -285,16 +289,9 @@ bool rd_digest_file(const rd_digest_key_t *key, int fd, uint64_t len,
                     uint8_t result[RD_DIGEST_BYTES])
 {
     rd_digest_t *digest = rd_digest_open(key);
-    int error;
 
-    if (!digest) {
-        errno = ENOMEM;
-        return false;
-    }
-    if (rd_digest_read(digest, fd, len))
+    if (digest && rd_digest_read(digest, fd, len))
         return rd_digest_end(digest, result);
-    error = errno;
     rd_digest_close(digest);
-    errno = error;
     return false;
 }

@@ -36,7 +36,8 @@ void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES]);
 
 typedef struct rd_digest rd_digest_t;
 
-/* Returns NULL if memory is exhausted. The key must stay valid until the digest is freed. */
+/* Returns NULL with errno ENOMEM if memory is exhausted. The key must stay valid until the digest
+ * is freed. */
 rd_digest_t *rd_digest_open(const rd_digest_key_t *key);
 
 /* Adds the next `len` bytes of the file, or a hole of that length. */
@@ -50,7 +51,7 @@ bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end);
 /* Computes the result and frees the digest. Returns false if libcrypto has failed. */
 bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES]);
 
-/* Frees the digest. Does nothing for NULL. */
+/* Frees the digest. Does nothing for NULL. Does not change errno. */
 void rd_digest_close(rd_digest_t *digest);
 
 /* Computes the digest of the first `len` bytes of a file. Moves the descriptor's offset. On

@@ -14,9 +14,7 @@ void rd_beneath_open(rd_beneath_t *beneath_p, int top)
 
 void rd_beneath_close(rd_beneath_t *beneath)
 {
-    if (beneath->last >= 0)
-        close(beneath->last);
-    beneath->last = -1;
+    rd_close(&beneath->last);
 }
 
 /* Opens `dir` one path component at a time, and fails if any of them is a symbolic link. */

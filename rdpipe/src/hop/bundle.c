@@ -147,10 +147,8 @@ static void free_bundle(rd_bundle_t *bundle)
         munmap(bundle->out, 2 * bundle->out_bytes);
     if (bundle->in)
         munmap(bundle->in, 2 * bundle->in_bytes);
-    if (bundle->event >= 0)
-        close(bundle->event);
-    if (bundle->wake >= 0)
-        close(bundle->wake);
+    rd_close(&bundle->event);
+    rd_close(&bundle->wake);
     free(bundle->strands.in.of);
     (void)pthread_mutex_destroy(&bundle->mutex);
     free(bundle);

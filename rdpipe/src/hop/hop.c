@@ -158,8 +158,7 @@ void rd_hop_close(rd_hop_t *hop)
     rd_joiners_end(hop->joiners);
     if (hop->link)
         hop->link->ops->close(hop->link, NULL);
-    if (hop->side >= 0)
-        close(hop->side);
+    rd_close(&hop->side);
     *hop = (rd_hop_t){.side = -1};
 }
 

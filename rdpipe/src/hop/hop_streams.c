@@ -150,7 +150,6 @@ void rd_joiners_end(rd_joiners_t *joiners)
         (void)pthread_join(joiners->threads[i], NULL);
     rd_key_wipe(&joiners->key);
     close(joiners->stop);
-    if (joiners->listener >= 0)
-        close(joiners->listener);
+    rd_close(&joiners->listener);
     free(joiners);
 }

@@ -22,8 +22,7 @@
 void rd_proved_drop(rd_proved_t *proved)
 {
     rd_tls_free(proved->tls);
-    if (proved->fd >= 0)
-        close(proved->fd);
+    rd_close(&proved->fd);
     *proved = (rd_proved_t){.fd = -1};
 }
 

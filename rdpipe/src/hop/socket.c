@@ -188,7 +188,7 @@ static void set_port(struct sockaddr *at, uint16_t port)
 static int listen_at(const struct addrinfo *info, uint16_t port)
 {
     int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int yes = 1, no = 0, saved;
+    int yes = 1, no = 0;
 
     if (fd < 0)
         return -1;
@@ -198,9 +198,7 @@ static int listen_at(const struct addrinfo *info, uint16_t port)
     set_port(info->ai_addr, port);
     if (bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
         return fd;
-    saved = errno;
-    close(fd);
-    errno = saved;
+    rd_close(&fd);
     return -1;
 }
 

@@ -143,9 +143,7 @@ static void open_hop(side_t *side)
     else
         done = rd_hop_reach(&there, &side->key, &agent->terms, agent->stop, &side->hop, &side->why);
     rd_key_wipe(&side->key);
-    if (side->listener >= 0)
-        close(side->listener);
-    side->listener = -1;
+    rd_close(&side->listener);
     if (done)
         rd_stream_open(&side->stream, &side->hop, peer_of(side));
     atomic_store(&side->phase, done ? HOP_OPEN : HOP_FAILED);
@@ -433,9 +431,7 @@ static bool take_next(agent_t *agent, const char *line)
 /* Closes our end of the output, so that the command gets SIGPIPE if it writes more. */
 static void close_output(agent_t *agent)
 {
-    if (agent->output >= 0)
-        close(agent->output);
-    agent->output = -1;
+    rd_close(&agent->output);
 }
 
 static void obey(agent_t *agent, const char *line)

@@ -195,9 +195,7 @@ bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
 
 void rd_channel_close(rd_channel_t *channel)
 {
-    if (channel->to >= 0)
-        close(channel->to);
-    channel->to = -1;
+    rd_close(&channel->to);
 }
 
 bool rd_channel_reap(rd_channel_t *channel)

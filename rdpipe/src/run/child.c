@@ -45,8 +45,7 @@ static _Noreturn void run(const char *command, const char *script, int in, int o
 static void close_pair(int pair[2])
 {
     for (int i = 0; i < 2; i++)
-        if (pair[i] >= 0)
-            close(pair[i]);
+        rd_close(&pair[i]);
 }
 
 /* Creates a pipe between the command and us, or opens /dev/null. */
@@ -96,8 +95,7 @@ bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard,
         pid = fork();
     if (pid == 0)
         run(command, is_long ? name : NULL, in[0], out[1], go);
-    if (script >= 0)
-        close(script);
+    rd_close(&script);
     if (pid > 0)
         (void)setpgid(pid, pid);
     done = pid > 0 && rd_guard_group(guard, pid, in[1]) && write(go[1], "g", 1) == 1;

@@ -115,8 +115,7 @@ static void tell_shm(doctor_t *doctor)
         tell(doctor, FINE, "shm", "shared memory between processes on this host");
     else
         tell(doctor, NOTE, "shm", "memfd_create: %s: TCP within this host", strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 static void tell_kernel(doctor_t *doctor)
@@ -230,8 +229,7 @@ static void tell_ports(doctor_t *doctor)
              settings->port_last, port);
     else
         tell(doctor, FINE, "ports", "any free one (--port FIRST-LAST for a firewall)");
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
 }
 
 /* Returns the agent's hello, or NULL if none arrived. The caller frees it. */

@@ -23,13 +23,6 @@ typedef struct {
     char path[RD_GUARD_PATH_BYTES];
 } order_t;
 
-static void release(rd_known_t *known, size_t i)
-{
-    if (known->of[i].input >= 0)
-        close(known->of[i].input);
-    known->of[i].input = -1;
-}
-
 /* `input` is the descriptor that was sent with the order, or -1 if none. */
 static void obey(rd_known_t *known, const order_t *order, int input)
 {
@@ -42,7 +35,7 @@ static void obey(rd_known_t *known, const order_t *order, int input)
     for (size_t i = known->count; order->what != GROUP && i-- > 0;) {
         if (known->of[i].group != order->group || order->what == DIRECTORY)
             continue;
-        release(known, i);
+        rd_close(&known->of[i].input);
         if (order->what == FORGET)
             known->of[i] = known->of[--known->count];
     }
@@ -130,8 +123,8 @@ static _Noreturn void run_guard(int fd, const rd_key_t *secret, const char *name
             break;
         if (n == (ssize_t)sizeof order && rd_key_is(&order.secret, secret))
             obey(&known, &order, input);
-        else if (input >= 0)
-            close(input);
+        else
+            rd_close(&input);
     }
     clean_up(&known);
     _exit(0);
@@ -242,11 +235,8 @@ void rd_guard_end(rd_guard_t *guard)
     bool is_killed = false;
 
     (void)pthread_mutex_lock(&guard->lock);
-    for (size_t i = 0; i < RD_GUARDS; i++) {
-        if (guard->of[i].fd >= 0)
-            close(guard->of[i].fd);
-        guard->of[i].fd = -1;
-    }
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        rd_close(&guard->of[i].fd);
     for (size_t i = 0; i < RD_GUARDS; i++) {
         int status = 0;
 

@@ -340,8 +340,7 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
         rd_run_fault_here(&run, why.text);
     close_all(&run);
     rd_guard_end(&run.guard);
-    if (run.sockets >= 0)
-        close(run.sockets);
+    rd_close(&run.sockets);
     status = status_of(&run);
     if (run.got_signal)
         status = 128 + run.got_signal;

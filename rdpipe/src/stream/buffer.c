@@ -128,8 +128,7 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
     if (buffer->stop >= 0 && pthread_create(&buffer->thread, NULL, run, buffer) == 0)
         return buffer;
     (void)rd_because(why, "cannot start a thread for the buffer");
-    if (buffer->stop >= 0)
-        close(buffer->stop);
+    rd_close(&buffer->stop);
     (void)munmap(data, buffer->mapped);
     free(next);
     free(buffer);

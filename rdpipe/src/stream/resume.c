@@ -20,8 +20,7 @@ static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
     ssize_t n = fd >= 0 ? read(fd, text, TEXT_BYTES - 1) : -1;
     int error = errno;
 
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     if (n < 0) {
         (void)rd_because(why, "--resume %s: %s", file, strerror(error));
         errno = error;
@@ -165,8 +164,7 @@ static bool keep_name(const char *file, rd_why_t *why)
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     done = fd < 0 || fsync(fd) == 0 || errno == EINVAL ||
            rd_because(why, "--resume %s: %s", file, strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    rd_close(&fd);
     return done;
 }
 

@@ -16,9 +16,7 @@ bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why)
 
 void rd_transfer_free(rd_transfer_t *transfer)
 {
-    if (transfer->wake >= 0)
-        close(transfer->wake);
-    transfer->wake = -1;
+    rd_close(&transfer->wake);
 }
 
 void rd_transfer_wake(rd_transfer_t *transfer)
