@@ -140,17 +140,10 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
     memcpy(hello.id, offer->id, ID_BYTES);
     if (streams > 1)
         hop_p->joiners = rd_joiners_start(hop_p, socket, listener, &hello, streams - 1, key);
-    if (!encrypts) {
-        rd_tls_free(proved->tls);
-        proved->tls = NULL;
-    }
-    if (!rd_bundle_add(hop_p->link, socket, proved->tls)) {
-        *proved = (rd_proved_t){.fd = -1};
-        rd_hop_close(hop_p);
-        return rd_because(why, "tcp: out of memory");
-    }
-    *proved = (rd_proved_t){.fd = -1};
-    return true;
+    if (rd_joiners_add(hop_p->link, encrypts, proved))
+        return true;
+    rd_hop_close(hop_p);
+    return rd_because(why, "tcp: out of memory");
 }
 
 void rd_hop_close(rd_hop_t *hop)

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "bundle.h"
-#include "key_proof.h"
 #include "socket.h"
 
 #define JOIN_MS 15000
@@ -31,14 +30,17 @@ struct rd_joiners {
     rd_key_t key;
 };
 
-static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
+bool rd_joiners_add(bw_link_t *link, bool encrypts, rd_proved_t *proved)
 {
-    if (!joiners->encrypts) {
+    bool done;
+
+    if (!encrypts) {
         rd_tls_free(proved->tls);
         proved->tls = NULL;
     }
-    (void)rd_bundle_add(joiners->link, proved->fd, proved->tls);
+    done = rd_bundle_add(link, proved->fd, proved->tls);
     *proved = (rd_proved_t){.fd = -1};
+    return done;
 }
 
 /* Runs in the consumer's thread. Accepts the streams of this hop until all have joined. */
@@ -64,7 +66,7 @@ static void *let_in(void *argument)
             rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + RD_PROOF_MS,
                              &ignored)) {
             joined++;
-            add(joiners, &proved);
+            (void)rd_joiners_add(joiners->link, joiners->encrypts, &proved);
         }
         rd_proved_drop(&proved);
     }
@@ -83,8 +85,8 @@ static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
         rd_proved_t proved = {.fd = -1};
         uint8_t yes = 0;
 
-        if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
-                           deadline, &proved.fd))
+        if (rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
+                          deadline, &proved.fd) != 0)
             return false;
         rd_tune(proved.fd);
         if (rd_set_congestion(proved.fd, joiners->congestion, &ignored) &&
@@ -93,7 +95,7 @@ static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
                              deadline, &ignored) &&
             rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
             rd_widen(proved.fd);
-            add(joiners, &proved);
+            (void)rd_joiners_add(joiners->link, joiners->encrypts, &proved);
             return true;
         }
         rd_proved_drop(&proved);

@@ -3,6 +3,7 @@
 #define RD_HOP_STREAMS_H
 
 #include "hop.h"
+#include "key_proof.h"
 
 /*
  * The additional streams of a hop over tcp, which are connected while the first one is already
@@ -22,6 +23,10 @@
  */
 rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, const void *hello,
                                unsigned wanted, const rd_key_t *key);
+
+/* Adds a connection to the link as a stream, which is encrypted or plain. The connection is
+ * consumed. Returns false if the link has no room for it. */
+bool rd_joiners_add(bw_link_t *link, bool encrypts, rd_proved_t *proved);
 
 /* Stops the threads. Call this before the link is closed. Does nothing for NULL. */
 void rd_joiners_end(rd_joiners_t *joiners);

@@ -15,9 +15,8 @@
 
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why)
 {
-    if (RAND_priv_bytes(key_p->bytes, RD_KEY_BYTES) != 1)
-        return rd_because(why, "libcrypto cannot generate random bytes");
-    return true;
+    return RAND_priv_bytes(key_p->bytes, RD_KEY_BYTES) == 1 ||
+           rd_because(why, "libcrypto cannot generate random bytes");
 }
 
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
@@ -30,9 +29,8 @@ bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *
                           "the key from %s has %zu bytes, but at least %u are needed; make one "
                           "with: openssl rand -hex 32",
                           source, len, RD_KEY_TEXT_MIN);
-    if (!EVP_Digest(text, len, key_p->bytes, NULL, EVP_sha256(), NULL))
-        return rd_because(why, "libcrypto has no SHA-256");
-    return true;
+    return EVP_Digest(text, len, key_p->bytes, NULL, EVP_sha256(), NULL) ||
+           rd_because(why, "libcrypto has no SHA-256");
 }
 
 static bool read_key(int fd, const char *source, rd_key_t *key_p, rd_why_t *why)

@@ -28,7 +28,7 @@ rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
     }
 }
 
-static bool wait_or_why(int fd, short events, int stop, int64_t deadline, rd_why_t *why)
+bool rd_await(int fd, short events, int stop, int64_t deadline, rd_why_t *why)
 {
     switch (rd_wait(fd, events, stop, deadline)) {
     case RD_READY:
@@ -38,48 +38,6 @@ static bool wait_or_why(int fd, short events, int stop, int64_t deadline, rd_why
     default:
         return rd_because(why, "no answer in time");
     }
-}
-
-bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_why_t *why)
-{
-    uint8_t *at = data;
-
-    while (len > 0) {
-        ssize_t n = recv(fd, at, len, MSG_DONTWAIT);
-
-        if (n > 0) {
-            at += n;
-            len -= (size_t)n;
-        } else if (n == 0) {
-            return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
-        } else if (errno == EAGAIN) {
-            if (!wait_or_why(fd, POLLIN, stop, deadline, why))
-                return false;
-        } else if (errno != EINTR) {
-            return rd_because(why, "%s", strerror(errno));
-        }
-    }
-    return true;
-}
-
-bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadline, rd_why_t *why)
-{
-    const uint8_t *at = data;
-
-    while (len > 0) {
-        ssize_t n = send(fd, at, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (n >= 0) {
-            at += n;
-            len -= (size_t)n;
-        } else if (errno == EAGAIN) {
-            if (!wait_or_why(fd, POLLOUT, stop, deadline, why))
-                return false;
-        } else if (errno != EINTR) {
-            return rd_because(why, "%s", strerror(errno));
-        }
-    }
-    return true;
 }
 
 void rd_tune(int fd)
@@ -209,26 +167,21 @@ static bool look_up(const char *host, int family, int flags, struct addrinfo **l
         .ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     int status = getaddrinfo(host, "0", &hints, list_p);
 
-    if (status != 0)
-        return rd_because(why, "host %s: %s", host ? host : "(any)", gai_strerror(status));
-    return true;
+    return status == 0 ||
+           rd_because(why, "host %s: %s", host ? host : "(any)", gai_strerror(status));
 }
 
 bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
                uint16_t *port_p, rd_why_t *why)
 {
-    struct addrinfo *list = NULL;
+    /* The IPv6 wildcard accepts both families, but a host without IPv6 has only IPv4. */
+    const int families[] = {address ? AF_UNSPEC : AF_INET6, AF_INET};
+    struct addrinfo *list;
     int fd = -1;
 
-    /* The IPv6 wildcard accepts both families, but a host without IPv6 has only IPv4. */
-    if (!address && look_up(NULL, AF_INET6, AI_PASSIVE, &list, why)) {
-        for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
-            fd = listen_at(list, (uint16_t)port);
-        freeaddrinfo(list);
-    }
-    if (fd < 0) {
-        if (!look_up(address, address ? AF_UNSPEC : AF_INET, AI_PASSIVE, &list, why))
-            return false;
+    for (int i = 0; i < (address ? 1 : 2) && fd < 0; i++) {
+        if (!look_up(address, families[i], AI_PASSIVE, &list, why))
+            continue;
         for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
             fd = listen_at(list, (uint16_t)port);
         if (fd < 0)
@@ -244,9 +197,8 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
     return true;
 }
 
-/* Returns 0 or an errno. */
-static int connect_once(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
-                        int *fd_p)
+int rd_connect_to(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
+                  int *fd_p)
 {
     int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t len = sizeof error;
@@ -275,11 +227,6 @@ static int connect_once(const struct sockaddr *to, socklen_t to_len, int stop, i
     return error;
 }
 
-bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p)
-{
-    return connect_once(to, len, stop, deadline, fd_p) == 0;
-}
-
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why)
 {
@@ -299,7 +246,7 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
             if (until > deadline || (!at->ai_next && error != ECONNREFUSED))
                 until = deadline;
             set_port(at->ai_addr, port);
-            last = connect_once(at->ai_addr, at->ai_addrlen, stop, until, fd_p);
+            last = rd_connect_to(at->ai_addr, at->ai_addrlen, stop, until, fd_p);
             /* If an address refuses the connection, a listener may still appear there later, so
              * keep this error whatever the next address returns. */
             if (last == 0 || last == ECANCELED || error != ECONNREFUSED)

@@ -18,10 +18,8 @@ typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline);
 
-/* Reads or writes exactly `len` bytes. On failure, *why says what went wrong, but does not name the
- * peer. */
-bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
-bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
+/* Like rd_wait, but returns false with *why set unless fd is ready. */
+bool rd_await(int fd, short events, int stop, int64_t deadline, rd_why_t *why);
 
 /* Opens a listening socket at a numeric address or a name (NULL means all addresses of both
  * families) on the first free port from port_first to port_last (0, 0 means any). */
@@ -32,8 +30,9 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why);
 
-/* Connects to a known address, trying once. */
-bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p);
+/* Connects to a known address, trying once. Returns 0 or an errno. */
+int rd_connect_to(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
+                  int *fd_p);
 
 /* Returns what the kernel has counted on a connection; all zeros if it is not TCP. */
 rd_tcp_t rd_tcp_of(int fd);

@@ -106,12 +106,9 @@ static bool begin_records(rd_tls_t *tls)
 
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
 {
-    bool wants_write;
-
     switch (bw_tls_session_shake(&tls->session, &tls->reader, &tls->writer)) {
     case BW_TLS_SHAKING:
-        wants_write = SSL_want_write(tls->session.ssl);
-        return wants_write ? RD_TLS_WANTS_WRITE : RD_TLS_WANTS_READ;
+        return SSL_want_write(tls->session.ssl) ? RD_TLS_WANTS_WRITE : RD_TLS_WANTS_READ;
     case BW_TLS_SHAKEN:
         if (!begin_records(tls))
             return RD_TLS_FAILED;
@@ -136,14 +133,7 @@ static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int6
         return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
     if (result == RD_TLS_REFUSED || result == RD_TLS_FAILED)
         return rd_because(why, "TLS: %s", rd_tls_error(tls));
-    switch (rd_wait(tls->socket.fd, events, stop, deadline)) {
-    case RD_READY:
-        return true;
-    case RD_STOPPED:
-        return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
-    default:
-        return rd_because(why, "no answer in time");
-    }
+    return rd_await(tls->socket.fd, events, stop, deadline, why);
 }
 
 bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
