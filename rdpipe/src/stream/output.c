@@ -43,11 +43,11 @@ static void drop_first(rd_output_t *output)
     free(piece);
 }
 
-static void shut(rd_output_t *output)
+static bool shut(rd_output_t *output)
 {
     while (output->first)
         drop_first(output);
-    (void)rd_end_close(&output->end);
+    return rd_end_close(&output->end);
 }
 
 rd_output_step_t rd_output_step(rd_output_t *output, size_t *from_p, size_t *len_p, rd_why_t *why)
@@ -62,11 +62,11 @@ rd_output_step_t rd_output_step(rd_output_t *output, size_t *from_p, size_t *len
         } else if (errno == EAGAIN) {
             return RD_OUTPUT_IDLE;
         } else if (errno == EPIPE) {
-            shut(output);
+            (void)shut(output);
             return RD_OUTPUT_QUIT;
         } else if (errno != EINTR) {
             (void)rd_because(why, "writing the output: %s", strerror(errno));
-            shut(output);
+            (void)shut(output);
             return RD_OUTPUT_FAULT;
         }
     }
@@ -80,9 +80,5 @@ rd_output_step_t rd_output_step(rd_output_t *output, size_t *from_p, size_t *len
 
 bool rd_output_close(rd_output_t *output, rd_why_t *why)
 {
-    while (output->first)
-        drop_first(output);
-    if (rd_end_close(&output->end))
-        return true;
-    return rd_because(why, "closing the output: %s", strerror(errno));
+    return shut(output) || rd_because(why, "closing the output: %s", strerror(errno));
 }

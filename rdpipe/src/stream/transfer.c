@@ -9,9 +9,7 @@ bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why)
 {
     *transfer = (rd_transfer_t){.outcome = RD_TRANSFER_RUNS};
     transfer->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (transfer->wake < 0)
-        return rd_because(why, "eventfd: %s", strerror(errno));
-    return true;
+    return transfer->wake >= 0 || rd_because(why, "eventfd: %s", strerror(errno));
 }
 
 void rd_transfer_free(rd_transfer_t *transfer)
