@@ -365,18 +365,6 @@ static const char *without_tilde(const end_t *end)
                                                       : end->path;
 }
 
-/* Quotes the text as one shell word. */
-static void quote(FILE *to, const char *text)
-{
-    (void)fputc('\'', to);
-    for (; *text; text++)
-        if (*text == '\'')
-            (void)fputs("'\\''", to);
-        else
-            (void)fputc(*text, to);
-    (void)fputc('\'', to);
-}
-
 static void put_program(FILE *to, const called_t *called, const end_t *end)
 {
     char self[4096];
@@ -384,9 +372,9 @@ static void put_program(FILE *to, const called_t *called, const end_t *end)
 
     if (len > 0) {
         self[len] = 0;
-        quote(to, self);
+        rd_quote(to, self);
     } else if (*end->host && called->settings.ssh.remote_path) {
-        quote(to, called->settings.ssh.remote_path);
+        rd_quote(to, called->settings.ssh.remote_path);
         (void)fputs("/rdcp", to);
     } else {
         (void)fputs("rdcp", to);
@@ -444,20 +432,20 @@ static char *command_of(const called_t *called, const char *part, const sources_
     if (called->files_from && !is_target)
         (void)fputs(" --names", to);
     (void)fputs(" --host ", to);
-    quote(to, end->host);
+    rd_quote(to, end->host);
     /* The target must know the patterns because it deletes nothing that is excluded. */
     for (size_t i = 0; (!is_target || called->copy.deletes) && i < called->exclusions; i++) {
         (void)fputs(called->included[i] ? " --include " : " --exclude ", to);
-        quote(to, called->excluded[i]);
+        rd_quote(to, called->excluded[i]);
     }
     (void)fputs(" --", to);
     if (is_target) {
         (void)fputc(' ', to);
-        quote(to, without_tilde(end));
+        rd_quote(to, without_tilde(end));
     }
     for (size_t i = 0; i < sources->count; i++) {
         (void)fputc(' ', to);
-        quote(to, is_target ? sources->of[i].name : without_tilde(&sources->of[i]));
+        rd_quote(to, is_target ? sources->of[i].name : without_tilde(&sources->of[i]));
     }
     if (called->files_from && !is_target)
         rd_files_from_put(to, &called->names);

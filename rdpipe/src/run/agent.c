@@ -204,16 +204,14 @@ static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;
     char *file = NULL;
+    bool done = wordexp(word, &words, WRDE_NOCMD) == 0;
 
-    if (wordexp(word, &words, WRDE_NOCMD) != 0) {
-        (void)rd_because(why, "'%s' does not expand to the name of one file", word);
-        return NULL;
-    }
-    if (words.we_wordc != 1)
+    if (!done || words.we_wordc != 1)
         (void)rd_because(why, "'%s' does not expand to the name of one file", word);
     else if (!(file = strdup(words.we_wordv[0])))
         (void)rd_because(why, "out of memory");
-    wordfree(&words);
+    if (done)
+        wordfree(&words);
     return file;
 }
 
@@ -248,26 +246,21 @@ static bool is_standard(const struct stat *is)
 static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
 {
     char *file = file_of(agent->text, why);
-    bool reads = flags == O_RDONLY;
+    bool reads = flags == O_RDONLY, is_ours;
     struct stat is = {0};
-    int fd;
+    int fd = -1;
 
     if (!file)
         return false;
     (void)stat(file, &is); /* the file may not exist yet */
-    if (is_standard(&is)) {
+    is_ours = is_standard(&is);
+    if (is_ours)
         (void)rd_because(why, "%s is not a file: leave out the redirection", file);
-        free(file);
-        return false;
-    }
-    if (S_ISFIFO(is.st_mode)) {
-        free(file);
-        return open_fifo(agent, reads, why);
-    }
-    fd = open(file, flags | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0)
+    else if (!S_ISFIFO(is.st_mode) && (fd = open(file, flags | O_CLOEXEC | O_NOCTTY, 0666)) < 0)
         (void)rd_because(why, "%s: %s", file, strerror(errno));
     free(file);
+    if (!is_ours && S_ISFIFO(is.st_mode))
+        return open_fifo(agent, reads, why);
     if (fd < 0)
         return false;
     *end_p = rd_end_of(fd, !reads);

@@ -22,31 +22,17 @@ void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p)
 
 static void show_work(const rd_node_t *node)
 {
-    switch (node->work) {
-    case RD_WORK_COMMAND:
-        (void)printf("sh -c \"%s\"", node->text);
-        break;
-    case RD_WORK_RELAY:
-        (void)printf("relays the stream, without a process");
-        break;
-    case RD_WORK_FROM_FILE:
-        (void)printf("reads the file %s", node->text);
-        break;
-    case RD_WORK_TO_FILE:
-        (void)printf("writes the file %s", node->text);
-        break;
-    case RD_WORK_APPEND:
-        (void)printf("appends to the file %s", node->text);
-        break;
-    case RD_WORK_STDIN:
-        (void)printf("standard input");
-        break;
-    case RD_WORK_STDOUT:
-        (void)printf("standard output");
-        break;
-    }
-    if (node->is_receiver)
-        (void)printf(" (one of the receivers)");
+    static const char *const works[] = {"sh -c \"",
+                                        "relays the stream, without a process",
+                                        "reads the file ",
+                                        "writes the file ",
+                                        "appends to the file ",
+                                        "standard input",
+                                        "standard output"};
+
+    (void)printf("%s%s%s%s", works[node->work], node->work == RD_WORK_RELAY ? "" : node->text,
+                 node->work == RD_WORK_COMMAND ? "\"" : "",
+                 node->is_receiver ? " (one of the receivers)" : "");
 }
 
 static void show_carriers(uint32_t carriers)

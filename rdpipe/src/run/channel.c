@@ -68,26 +68,29 @@ static void add_program(words_t *words)
     }
 }
 
-/* Quotes the path as one word for the remote shell. */
+void rd_quote(FILE *to, const char *text)
+{
+    (void)fputc('\'', to);
+    for (; *text; text++)
+        if (*text == '\'')
+            (void)fputs("'\\''", to);
+        else
+            (void)fputc(*text, to);
+    (void)fputc('\'', to);
+}
+
+/* Adds the command that the remote shell runs. `path` is its directory, or NULL. */
 static void add_remote(words_t *words, const char *path)
 {
-    char quoted[2048];
-    size_t len = 0;
+    char *quoted = NULL;
+    size_t bytes;
+    FILE *to = path ? open_memstream(&quoted, &bytes) : NULL;
 
-    if (!path) {
-        add(words, "rdpipe --agent");
-        return;
-    }
-    for (; *path && len < sizeof quoted - 8; path++) {
-        if (*path == '\'') {
-            memcpy(quoted + len, "'\\''", 4);
-            len += 4;
-        } else {
-            quoted[len++] = *path;
-        }
-    }
-    quoted[len] = 0;
-    add_text(words, "'%s'/rdpipe --agent", quoted);
+    if (to)
+        rd_quote(to, path);
+    words->is_full |= path && (!to || fclose(to) != 0);
+    add_text(words, "%s%srdpipe --agent", path && quoted ? quoted : "", path ? "/" : "");
+    free(quoted);
 }
 
 static void make_words(words_t *words, const char *host, const rd_ssh_t *ssh, rd_share_t share,
@@ -196,6 +199,22 @@ bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
 void rd_channel_close(rd_channel_t *channel)
 {
     rd_close(&channel->to);
+}
+
+bool rd_channel_agrees(const char *hello, rd_why_t *why)
+{
+    char *control = rd_line_value(hello, "control", NULL);
+    char *version = rd_line_value(hello, "version", NULL);
+    bool done = (control && strcmp(control, RD_CONTROL_VERSION) == 0) ||
+                rd_because(why,
+                           "rdpipe there is version %s (protocol %s), here it is %s (protocol "
+                           "%s): install versions with the same protocol",
+                           version ? version : "?", control ? control : "?", RD_VERSION,
+                           RD_CONTROL_VERSION);
+
+    free(control);
+    free(version);
+    return done;
 }
 
 bool rd_channel_reap(rd_channel_t *channel)

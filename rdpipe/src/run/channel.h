@@ -44,6 +44,12 @@ void rd_channel_close(rd_channel_t *channel);
 /* Reaps the channel's process. Returns true if it has exited. */
 bool rd_channel_reap(rd_channel_t *channel);
 
+/* Returns whether the agent that sent this hello has our protocol. If not, *why is set. */
+bool rd_channel_agrees(const char *hello, rd_why_t *why);
+
+/* Writes the text as one word of a shell. */
+void rd_quote(FILE *to, const char *text);
+
 /* Prints the command that starts an agent on `host`, with ssh's arguments quoted, for a plan. */
 void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh);
 

@@ -53,10 +53,8 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
 {
     if (is_wanted)
         return pipe2(pair, O_CLOEXEC) == 0;
-    pair[!we_write] = -1;
-    pair[we_write ? 0 : 1] = open("/dev/null", O_RDWR | O_CLOEXEC);
-    pair[we_write ? 1 : 0] = -1;
-    return pair[we_write ? 0 : 1] >= 0;
+    pair[!we_write] = open("/dev/null", O_RDWR | O_CLOEXEC);
+    return pair[!we_write] >= 0;
 }
 
 /* Creates a file in memory that the command's shell can open as `name`, which is valid until the
@@ -64,18 +62,9 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
 static int make_script(const char *command, char name[32])
 {
     int fd = memfd_create("rdpipe-command", 0);
-    size_t len = strlen(command), done = 0;
 
-    while (fd >= 0 && done < len) {
-        ssize_t n = write(fd, command + done, len - done);
-
-        if (n > 0) {
-            done += (size_t)n;
-        } else if (errno != EINTR) {
-            close(fd);
-            fd = -1;
-        }
-    }
+    if (fd >= 0 && dprintf(fd, "%s", command) < 0)
+        rd_close(&fd);
     (void)snprintf(name, 32, "/proc/self/fd/%d", fd);
     return fd;
 }

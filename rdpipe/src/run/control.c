@@ -100,6 +100,7 @@ bool rd_line_send(rd_line_t *line, int fd)
 {
     int64_t deadline;
     size_t done = 0;
+    bool is_sent;
 
     append(line, "\n", 1);
     deadline = rd_now_ms() + SEND_MS + (int64_t)(line->len * 1000 / SEND_BYTES_PER_S);
@@ -117,12 +118,9 @@ bool rd_line_send(rd_line_t *line, int fd)
         else if (errno != EINTR && errno != EAGAIN)
             break;
     }
-    {
-        bool is_sent = line->len > 0 && done == line->len;
-
-        discard(line);
-        return is_sent;
-    }
+    is_sent = line->len > 0 && done == line->len;
+    discard(line);
+    return is_sent;
 }
 
 void rd_lines_init(rd_lines_t *lines, int fd)

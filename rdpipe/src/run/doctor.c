@@ -269,22 +269,18 @@ static void end_channel(rd_channel_t *channel)
 
 static void tell_hello(doctor_t *doctor, const char *host, const char *hello, int64_t ms)
 {
-    char *control = rd_line_value(hello, "control", NULL);
     char *version = rd_line_value(hello, "version", NULL);
     char *ssh = rd_line_value(hello, "ssh", NULL);
     char address[128] = "";
+    rd_why_t why;
 
     (void)(ssh ? sscanf(ssh, "%*s %*s %127s", address) : 0);
-    if (control && strcmp(control, RD_CONTROL_VERSION) == 0)
+    if (rd_channel_agrees(hello, &why))
         tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops connect to %s",
              version ? version : "?", (long long)ms,
              *address ? address : "an address that ssh does not report");
     else
-        tell(doctor, FAILED, host,
-             "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): install "
-             "versions with the same protocol",
-             version ? version : "?", control ? control : "?", RD_VERSION, RD_CONTROL_VERSION);
-    free(control);
+        tell(doctor, FAILED, host, "%s", why.text);
     free(version);
     free(ssh);
 }

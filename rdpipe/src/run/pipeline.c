@@ -74,25 +74,32 @@ static bool host_is_sane(const char *host)
     return *host == 0 || host[strlen(host) - 1] != '@';
 }
 
+/* Splits the text at the colon that host_end has found; without one the host is "". On failure,
+ * *why is set. */
+static bool split(const char *text, const char *colon, const char *open, char **host_p,
+                  char **rest_p, rd_why_t *why)
+{
+    *host_p = colon ? host_of(text, colon, open) : strdup("");
+    *rest_p = strdup(colon ? colon + 1 : text);
+    if (!*host_p || !*rest_p)
+        (void)rd_because(why, "out of memory");
+    else if (host_is_sane(*host_p))
+        return true;
+    else
+        (void)rd_because(why, "'%.100s': '%.60s' is not a valid host for ssh", text, *host_p);
+    free(*host_p);
+    free(*rest_p);
+    return false;
+}
+
 bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why)
 {
     const char *open = NULL, *colon = host_end(text, &open), *slash = strchr(text, '/');
-    bool is_here = !colon || (slash && slash < colon && !open), done;
+    bool is_here = !colon || (slash && slash < colon && !open);
 
-    *host_p = is_here ? strdup("") : host_of(text, colon, open);
-    *path_p = strdup(is_here ? text : colon + 1);
-    done = *host_p && *path_p;
-    if (!done)
-        (void)rd_because(why, "out of memory");
-    else if (!host_is_sane(*host_p))
-        done = rd_because(why, "'%.100s': '%.60s' is not a valid host for ssh", text, *host_p);
-    else if (is_here && !**path_p)
-        done = rd_because(why, "expected a path, got nothing");
-    if (done)
-        return true;
-    free(*host_p);
-    free(*path_p);
-    return false;
+    if (is_here && !*text)
+        return rd_because(why, "expected a path, got nothing");
+    return split(text, is_here ? NULL : colon, open, host_p, path_p, why);
 }
 
 /* Returns whether the text is a single shell word without a command substitution. */
@@ -151,35 +158,25 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
     rd_segment_t *segment = &pipeline->of[pipeline->count];
     char *text = strndup(arg, len);
     const char *open = NULL, *colon = text ? host_end(text, &open) : NULL;
-    bool done = colon != NULL;
+    bool done = false;
 
     if (pipeline->count == RD_SEGMENTS_MAX)
-        done = rd_because(why, "more than %u segments", RD_SEGMENTS_MAX);
+        (void)rd_because(why, "more than %u segments", RD_SEGMENTS_MAX);
     else if (!text)
-        done = rd_because(why, "out of memory");
-    else if (!colon && *text == '-' && text[1])
-        done = rd_because(why,
-                          "'%.100s': options come before the first segment; a command with spaces "
-                          "needs quotes: HOST:'COMMAND'",
-                          text);
-    else if (!colon)
-        done = rd_because(why, "'%.100s': expected HOST:COMMAND", text);
+        (void)rd_because(why, "out of memory");
+    else if (colon)
+        done = split(text, colon, open, &segment->host, &segment->text, why);
+    else if (*text == '-' && text[1])
+        (void)rd_because(why,
+                         "'%.100s': options come before the first segment; a command with spaces "
+                         "needs quotes: HOST:'COMMAND'",
+                         text);
+    else
+        (void)rd_because(why, "'%.100s': expected HOST:COMMAND", text);
     if (done) {
-        *segment = (rd_segment_t){.host = host_of(text, colon, open),
-                                  .text = strdup(colon + 1),
-                                  .is_receiver = is_receiver};
-        if (!segment->host || !segment->text)
-            done = rd_because(why, "out of memory");
-        else if (!host_is_sane(segment->host))
-            done = rd_because(why, "'%.100s': '%.60s' is not a valid host for ssh", text,
-                              segment->host);
-        if (done) {
-            find_work(segment);
-            pipeline->count++;
-        } else {
-            free(segment->host);
-            free(segment->text);
-        }
+        segment->is_receiver = is_receiver;
+        find_work(segment);
+        pipeline->count++;
     }
     free(text);
     return done;

@@ -64,29 +64,6 @@ void rd_run_fault_here(rd_run_t *run, const char *text)
 
 /* ---- running ---- */
 
-static bool all_have(const rd_run_t *run, bool (*has)(const rd_run_t *, size_t))
-{
-    for (size_t i = 0; i < rd_run_count(run); i++)
-        if (!has(run, i))
-            return false;
-    return true;
-}
-
-static bool has_hello(const rd_run_t *run, size_t i)
-{
-    return run->of[i].has_hello;
-}
-
-static bool has_port(const rd_run_t *run, size_t i)
-{
-    return i == 0 || run->of[i].has_port;
-}
-
-static bool is_ready(const rd_run_t *run, size_t i)
-{
-    return run->of[i].is_ready;
-}
-
 static bool is_over(const rd_run_t *run, size_t i)
 {
     return run->of[i].has_said_bye || run->of[i].is_lost || run->of[i].channel.pid == 0;
@@ -94,15 +71,22 @@ static bool is_over(const rd_run_t *run, size_t i)
 
 static void step(rd_run_t *run)
 {
+    bool have_hello = true, have_port = true, are_ready = true;
+
     if (run->is_faulty || run->got_signal)
         return;
     rd_run_connect(run);
-    if (!run->are_told && all_have(run, has_hello)) {
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        have_hello &= run->of[i].has_hello;
+        have_port &= i == 0 || run->of[i].has_port;
+        are_ready &= run->of[i].is_ready;
+    }
+    if (!run->are_told && have_hello) {
         run->give_up_ms = rd_now_ms() + READY_MS;
         rd_run_tell_segments(run);
-    } else if (run->are_told && !run->have_ports && all_have(run, has_port)) {
+    } else if (run->are_told && !run->have_ports && have_port) {
         rd_run_tell_next(run);
-    } else if (run->have_ports && !run->are_started && all_have(run, is_ready)) {
+    } else if (run->have_ports && !run->are_started && are_ready) {
         rd_run_tell_start(run);
     }
 }
@@ -180,7 +164,11 @@ static bool a_command_runs(const rd_run_t *run)
 
 static bool goes_on(rd_run_t *run)
 {
-    if (all_have(run, is_over) && rd_output_is_empty(&run->output))
+    bool are_over = rd_output_is_empty(&run->output);
+
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        are_over &= is_over(run, i);
+    if (are_over)
         return false;
     if (run->give_up_ms == 0 || rd_left_ms(run->give_up_ms) > 0)
         return true;

@@ -3,22 +3,12 @@
 
 static void take_hello(rd_run_t *run, size_t i, const char *line)
 {
-    char *control = rd_line_value(line, "control", NULL);
-    char *version = rd_line_value(line, "version", NULL);
     rd_why_t why;
 
     run->of[i].has_hello = true;
     run->of[i].ssh = rd_line_value(line, "ssh", NULL);
-    if (!control || strcmp(control, RD_CONTROL_VERSION) != 0) {
-        (void)rd_because(&why,
-                         "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): "
-                         "install versions with the same protocol",
-                         version ? version : "?", control ? control : "?", RD_VERSION,
-                         RD_CONTROL_VERSION);
+    if (!rd_channel_agrees(line, &why))
         rd_run_fault(run, i, why.cause, why.text);
-    }
-    free(control);
-    free(version);
 }
 
 static void copy_value(const char *line, const char *name, char *to, size_t bytes)

@@ -251,44 +251,34 @@ void rd_run_tell_start(rd_run_t *run)
     }
 }
 
-/* An agent that has exited needs no more messages; its channel reports the exit. */
-static bool is_there(const rd_run_t *run, size_t i)
+/* An agent that has exited needs no more messages; its channel reports the exit. `name` is NULL if
+ * the message has no number. */
+static void tell(const rd_peer_t *peer, const char *what, const char *name, uint64_t number)
 {
-    return run->of[i].channel.to >= 0 && !run->of[i].has_said_bye && !run->of[i].is_lost;
+    rd_line_t line;
+
+    if (peer->channel.to < 0 || peer->has_said_bye || peer->is_lost)
+        return;
+    rd_line_begin(&line, what);
+    if (name)
+        rd_line_number(&line, name, number);
+    (void)rd_line_send(&line, peer->channel.to);
 }
 
 void rd_run_tell_taken(rd_run_t *run, size_t i, size_t bytes)
 {
-    rd_line_t line;
-
-    if (!is_there(run, i))
-        return;
-    rd_line_begin(&line, "taken");
-    rd_line_number(&line, "bytes", bytes);
-    (void)rd_line_send(&line, run->of[i].channel.to);
+    tell(&run->of[i], "taken", "bytes", bytes);
 }
 
 void rd_run_tell_quit(rd_run_t *run)
 {
-    for (size_t i = 0; i < rd_run_count(run); i++) {
-        rd_line_t line;
-
-        if (!run->chain->of[i].is_receiver || !is_there(run, i))
-            continue;
-        rd_line_begin(&line, "quit");
-        (void)rd_line_send(&line, run->of[i].channel.to);
-    }
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        if (run->chain->of[i].is_receiver)
+            tell(&run->of[i], "quit", NULL, 0);
 }
 
 void rd_run_tell_signal(rd_run_t *run, int sig)
 {
-    for (size_t i = 0; i < rd_run_count(run); i++) {
-        rd_line_t line;
-
-        if (run->of[i].channel.to < 0 || run->of[i].has_said_bye)
-            continue;
-        rd_line_begin(&line, "signal");
-        rd_line_number(&line, "number", (uint64_t)sig);
-        (void)rd_line_send(&line, run->of[i].channel.to);
-    }
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        tell(&run->of[i], "signal", "number", (uint64_t)sig);
 }
