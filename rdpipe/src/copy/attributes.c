@@ -122,25 +122,10 @@ void rd_attributes_free(rd_attributes_t *attributes)
     *attributes = (rd_attributes_t){0};
 }
 
-static bool make_room(rd_attributes_t *attributes)
-{
-    size_t room = attributes->room > 0 ? 2 * attributes->room : 16;
-    rd_attribute_t *of;
-
-    if (attributes->count < attributes->room)
-        return true;
-    of = realloc(attributes->of, room * sizeof *of);
-    if (!of)
-        return false;
-    attributes->of = of;
-    attributes->room = room;
-    return true;
-}
-
 bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_items_in_t *in,
                         rd_why_t *why)
 {
-    rd_attribute_t fresh = {.len = (size_t)item->size};
+    rd_attribute_t fresh = {.len = (size_t)item->size}, *of;
     const uint8_t *at = NULL;
     size_t len, done = 0;
 
@@ -149,7 +134,9 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
         return rd_because(why, "the other side sent more attributes than a file can have");
     fresh.name = strdup(item->target);
     fresh.value = malloc(fresh.len + 1);
-    if (!fresh.name || !fresh.value || !make_room(attributes)) {
+    of = rd_with_room(attributes->of, attributes->count, sizeof *of);
+    attributes->of = of ? of : attributes->of;
+    if (!fresh.name || !fresh.value || !of) {
         free(fresh.name);
         free(fresh.value);
         return rd_because(why, "out of memory");

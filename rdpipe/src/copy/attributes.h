@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     rd_attribute_t *of;
-    size_t count, room, bytes;
+    size_t count, bytes;
 } rd_attributes_t;
 
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)

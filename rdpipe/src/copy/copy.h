@@ -91,17 +91,14 @@ typedef struct {
     uint64_t warned;
 } rd_complaints_t;
 
-/* Prints "rdcp: HOST: PATH/BELOW: text" as plain text, and counts it as an error. */
-__attribute__((format(printf, 3, 4))) void rd_complain(rd_complaints_t *complaints,
-                                                       const char *below, const char *form, ...);
+/* A note reports what was done. The number of these lines is not limited. */
+typedef enum { RD_ERROR, RD_WARNING, RD_NOTE } rd_message_t;
 
-/* Reports what was done. The number of these lines is not limited. */
-__attribute__((format(printf, 3, 4))) void rd_note(const rd_complaints_t *complaints,
+/* Prints "rdcp: HOST: PATH/BELOW: text" as plain text, and counts errors and warnings. */
+__attribute__((format(printf, 4, 5))) void rd_tell(rd_complaints_t *complaints, rd_message_t kind,
                                                    const char *below, const char *form, ...);
-
-/* Like rd_complain, but for warnings, which are not counted as errors. */
-__attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, const char *below,
-                                                   const char *form, ...);
+#define rd_complain(complaints, ...) rd_tell(complaints, RD_ERROR, __VA_ARGS__)
+#define rd_warn(complaints, ...) rd_tell(complaints, RD_WARNING, __VA_ARGS__)
 
 /* Returns the name of a kind of file that rdcp neither reads nor replaces, such as "a FIFO", or
  * NULL for a file, directory or symbolic link. */

@@ -19,7 +19,7 @@ struct rd_extras {
     rd_items_out_t *out;
     rd_beneath_t beneath, part;
     level_t *levels;
-    size_t depth, room;
+    size_t depth;
     char path[RD_PATH_BYTES]; /* the list's current directory, or an entry below it */
     uint64_t found;           /* total for all sources */
     rd_item_t item;
@@ -73,7 +73,7 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra);
 /* Offers for deletion the content of `path`, a directory that only the target has. */
 static bool offer_content(rd_extras_t *extras)
 {
-    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY);
     rd_names_t names = {0};
     bool all = true;
 
@@ -139,7 +139,7 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
  * is a symbolic link or not a directory at the target, that is an error, which unpack reports. */
 static void look(rd_extras_t *extras, rd_names_t *listed)
 {
-    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY);
     rd_names_t names = {0};
 
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
@@ -171,7 +171,7 @@ static bool is_part_of(const rd_names_t *listed, const char *name)
  * listed. */
 static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
 {
-    int fd = rd_beneath_file(&extras->part, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    int fd = rd_beneath_file(&extras->part, extras->path, O_RDONLY | O_DIRECTORY);
     rd_names_t names = {0};
     rd_item_t *item = &extras->item;
 
@@ -199,15 +199,11 @@ static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
 
 static bool enter(rd_extras_t *extras, const char *path, rd_why_t *why)
 {
-    if (extras->depth == extras->room) {
-        size_t room = extras->room ? 2 * extras->room : 16;
-        level_t *levels = realloc(extras->levels, room * sizeof *levels);
+    level_t *levels = rd_with_room(extras->levels, extras->depth, sizeof *levels);
 
-        if (!levels)
-            return rd_because(why, "out of memory");
-        extras->levels = levels;
-        extras->room = room;
-    }
+    if (!levels)
+        return rd_because(why, "out of memory");
+    extras->levels = levels;
     extras->levels[extras->depth++] = (level_t){.len = strlen(extras->path)};
     (void)snprintf(extras->path, sizeof extras->path, "%s", path);
     return true;
@@ -372,14 +368,13 @@ static bool delete_one(rd_complaints_t *complaints, rd_beneath_t *beneath, const
     return false;
 }
 
-static void note_deleted(rd_deletions_t *deletions, const rd_complaints_t *complaints,
-                         const char *path)
+static void note_deleted(rd_deletions_t *deletions, rd_complaints_t *complaints, const char *path)
 {
     const char *into = complaints->into;
     char whole[RD_PATH_BYTES + 300];
 
     if (complaints->copy->verbose)
-        rd_note(complaints, path, "deleted");
+        rd_tell(complaints, RD_NOTE, path, "deleted");
     (void)snprintf(whole, sizeof whole, "%s%s%s", into ? into : "", into ? "/" : "", path);
     (void)rd_names_add(&deletions->deleted, whole, strlen(whole));
 }
@@ -396,8 +391,7 @@ void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, in
     rd_names_free(&deletions->paths);
 }
 
-void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
-                             bool done)
+void rd_deletions_took_place(rd_deletions_t *deletions, rd_complaints_t *complaints, bool done)
 {
     for (size_t i = 0; i < deletions->paths.count && done; i++)
         note_deleted(deletions, complaints, deletions->paths.of[i] + 1);

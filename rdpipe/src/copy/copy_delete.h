@@ -60,8 +60,7 @@ void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, in
 
 /* Called when the requested entries were removed together with the old tree of --atomic. Records
  * them as deleted, unless `done` is false, and discards the requests. */
-void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
-                             bool done);
+void rd_deletions_took_place(rd_deletions_t *deletions, rd_complaints_t *complaints, bool done);
 
 void rd_deletions_free(rd_deletions_t *deletions);
 

@@ -16,8 +16,6 @@ static int compare_paths(const char *one, const char *other)
         one++;
         other++;
     }
-    if (*one == *other)
-        return 0;
     return (*one == '/' ? 1 : 2 * (unsigned char)*one) -
            (*other == '/' ? 1 : 2 * (unsigned char)*other);
 }

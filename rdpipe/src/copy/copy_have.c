@@ -36,31 +36,24 @@ typedef struct {
     rd_extras_t *extras; /* NULL unless --delete or --atomic is given */
 } have_t;
 
-/* Fails unless this is a regular file of a size in this range. A part must also be our own. */
-static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
-                      uint64_t least, uint64_t most, rd_item_t *item)
+/* Returns whether the target has all of the item's file under this name (RD_HAS_ALL, a regular file
+ * of its size, whose digest this computes), or its beginning in a part of our own: RD_HAS_PART with
+ * its digest, RD_HAS_NOTED according to the part's note. */
+static bool target_has(const have_t *have, int parent, const char *name, rd_has_t as,
+                       rd_item_t *item)
 {
     struct stat is;
     int fd = rd_file_at(parent, name, &is);
-    bool done = fd >= 0 && (!is_part || rd_part_is_ours(parent, &is)) &&
-                (uint64_t)is.st_size >= least && (uint64_t)is.st_size <= most &&
-                rd_digest_file(&have->terms.key, fd, (uint64_t)is.st_size, item->digest);
+    uint64_t size = fd >= 0 ? (uint64_t)is.st_size : 0;
+    bool done = fd >= 0 && size <= item->size && size >= (as == RD_HAS_ALL ? item->size : 1) &&
+                (as == RD_HAS_ALL || rd_part_is_ours(parent, &is)) &&
+                (as == RD_HAS_NOTED ? rd_note_holds(fd, item)
+                                    : rd_digest_file(&have->terms.key, fd, size, item->digest));
 
-    if (done)
-        item->offset = (uint64_t)is.st_size;
-    rd_close(&fd);
-    return done;
-}
-
-static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
-{
-    struct stat is;
-    int fd = have->terms.has_notes ? rd_file_at(parent, part, &is) : -1;
-    bool done = fd >= 0 && rd_part_is_ours(parent, &is) && is.st_size > 0 &&
-                (uint64_t)is.st_size <= item->size && rd_note_holds(fd, item);
-
-    if (done)
-        item->offset = (uint64_t)is.st_size;
+    if (done) {
+        item->has = as;
+        item->offset = size;
+    }
     rd_close(&fd);
     return done;
 }
@@ -131,8 +124,8 @@ static bool look_at_old(have_t *have)
         return true;
     if (is_same(have, parent, name, &is))
         item->has = RD_HAS_SAME;
-    else if (digest_of(have, parent, name, false, item->size, item->size, item))
-        item->has = RD_HAS_ALL;
+    else
+        (void)target_has(have, parent, name, RD_HAS_ALL, item);
     return true;
 }
 
@@ -186,14 +179,12 @@ static bool look(have_t *have)
         return !*item->path || rd_attributes_wanted(&have->copy) ||
                (is.st_mode & 07777) != (item->mode & RD_MODE_KEPT);
     }
-    if (item->size > RD_SMALL_BYTES && is_noted(have, parent, part, item))
-        item->has = RD_HAS_NOTED;
-    else if (digest_of(have, parent, part, true, 1, item->size, item))
-        item->has = RD_HAS_PART;
+    if (!have->terms.has_notes || item->size <= RD_SMALL_BYTES ||
+        !target_has(have, parent, part, RD_HAS_NOTED, item))
+        (void)target_has(have, parent, part, RD_HAS_PART, item);
     name_blocks(have, parent, name);
-    if (item->has == RD_HAS_NOTHING &&
-        digest_of(have, parent, name, false, item->size, item->size, item))
-        item->has = RD_HAS_ALL;
+    if (item->has == RD_HAS_NOTHING)
+        (void)target_has(have, parent, name, RD_HAS_ALL, item);
     if (item->has == RD_HAS_ALL)
         drop_part(have, parent, part);
     return item->has != RD_HAS_NOTHING || look_at_old(have);
@@ -268,7 +259,6 @@ static void find_target(have_t *have)
         rd_beneath_open(&have->old, have->target.old);
     } else {
         rd_complain(&have->complaints, "", "%s", why.text);
-        rd_beneath_open(&have->beneath, -1);
     }
     if (have->extras)
         rd_extras_begin(have->extras,
@@ -288,7 +278,6 @@ static bool begin_source(have_t *have, rd_why_t *why)
 {
     rd_beneath_close(&have->beneath);
     rd_beneath_close(&have->old);
-    rd_beneath_open(&have->old, -1);
     rd_target_close(&have->target);
     have->has_target = have->is_left_out = have->is_absent = false;
     have->inside = 0;

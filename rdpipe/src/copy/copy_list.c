@@ -35,9 +35,12 @@ static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
         memset(item->digest, 0, sizeof item->digest);
 }
 
-static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struct stat *is)
+/* `offset` is 1 at the end of a directory in which something was not examined, else 0. */
+static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struct stat *is,
+                uint64_t offset)
 {
     fill(&list->item, kind, is);
+    list->item.offset = offset;
     (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
     return rd_items_put(&list->out, &list->item);
 }
@@ -84,7 +87,7 @@ static bool put_file(list_t *list, const char *path, const struct stat *is)
         list->copy.hard_links && is->st_nlink > 1 ? listed_as(list, path, is) : NULL;
 
     if (!first)
-        return put(list, RD_ITEM_FILE, path, is);
+        return put(list, RD_ITEM_FILE, path, is, 0);
     fill(&list->item, RD_ITEM_HARD, is);
     (void)snprintf(list->item.target, sizeof list->item.target, "%s", first);
     (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
@@ -113,7 +116,7 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
 /* Listed only so that the target's entry of the same name is not deleted. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
-    return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
+    return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is, 0);
 }
 
 static bool skip_special(list_t *list, const char *path, const struct stat *is)
@@ -150,15 +153,6 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
         return false;
     }
     return true;
-}
-
-/* Lists the end of a directory. `is_whole` says whether everything in it was examined. */
-static bool put_leave(list_t *list, const char *path, const struct stat *is, bool is_whole)
-{
-    fill(&list->item, RD_ITEM_LEAVE, is);
-    list->item.offset = !is_whole;
-    (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
-    return rd_items_put(&list->out, &list->item);
 }
 
 static bool list_directory(list_t *list, char *path, const struct stat *is);
@@ -200,8 +194,8 @@ static bool list_directory(list_t *list, char *path, const struct stat *is)
     bool is_mounted = list->copy.one_system && is->st_dev != list->device;
     size_t len = strlen(path);
     rd_names_t names = {0};
-    int fd = is_mounted ? -1 : rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY, 0);
-    bool goes_on = put(list, RD_ITEM_DIR, path, is);
+    int fd = is_mounted ? -1 : rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY);
+    bool goes_on = put(list, RD_ITEM_DIR, path, is, 0);
 
     if (!is_mounted && (fd < 0 || !rd_names_read(&names, fd)))
         rd_complain(&list->complaints, path, "%s", strerror(errno));
@@ -211,7 +205,7 @@ static bool list_directory(list_t *list, char *path, const struct stat *is)
         path[len] = 0;
     }
     rd_names_free(&names);
-    return goes_on && put_leave(list, path, is, !is_mounted);
+    return goes_on && put(list, RD_ITEM_LEAVE, path, is, is_mounted);
 }
 
 /* ---- the names of --files-from ---- */
@@ -249,7 +243,7 @@ static bool list_above(list_t *list, char *path)
 static bool list_named(list_t *list, char *path, const struct stat *is)
 {
     size_t len = strlen(path);
-    bool goes_on = put(list, RD_ITEM_DIR, path, is);
+    bool goes_on = put(list, RD_ITEM_DIR, path, is, 0);
 
     if (list->copy.one_system && is->st_dev != list->device) {
         rd_warn(&list->complaints, path,
@@ -273,7 +267,7 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         }
         path[len] = 0;
     }
-    return goes_on && put_leave(list, path, is, false);
+    return goes_on && put(list, RD_ITEM_LEAVE, path, is, 1);
 }
 
 /* The list of names begins with "" if it contains the source itself. */
@@ -311,7 +305,7 @@ static bool list_top(list_t *list)
         return true;
     }
     if (S_ISREG(is.st_mode))
-        return put(list, RD_ITEM_FILE, "", &is);
+        return put(list, RD_ITEM_FILE, "", &is, 0);
     if (!S_ISDIR(is.st_mode)) {
         rd_complain(&list->complaints, "", "is %s: rdcp copies only files and directories",
                     rd_special_name(is.st_mode));

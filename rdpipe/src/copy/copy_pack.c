@@ -59,7 +59,7 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     int fd;
 
     if (*path)
-        fd = rd_beneath_file(&pack->beneath, path, O_RDONLY | RD_FILE_FLAGS, 0);
+        fd = rd_beneath_file(&pack->beneath, path, O_RDONLY | RD_FILE_FLAGS);
     else /* the user may name a symbolic link */
         fd = open(pack->copy.path, O_RDONLY | (RD_FILE_FLAGS & ~O_NOFOLLOW));
     fd = rd_as_file(fd, is_p);
@@ -455,7 +455,6 @@ static void close_top(pack_t *pack)
 {
     rd_close(&pack->beneath.top);
     rd_beneath_close(&pack->beneath);
-    rd_beneath_open(&pack->beneath, -1);
     pack->is_opened = false;
 }
 
@@ -483,7 +482,7 @@ static bool put_with_attributes(pack_t *pack)
     if (is_link)
         parent = rd_beneath_parent(&pack->beneath, item->path, &name);
     else
-        fd = rd_beneath_file(&pack->beneath, item->path, O_RDONLY | O_DIRECTORY, 0);
+        fd = rd_beneath_file(&pack->beneath, item->path, O_RDONLY | O_DIRECTORY);
     if (is_link ? parent >= 0 && fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0
                 : fd >= 0 && fstat(fd, &is) == 0)
         goes_on = put_attributes(pack, fd, &is);

@@ -23,6 +23,10 @@ typedef struct {
     rd_item_t item;
     rd_items_in_t in;
     FILE *to;
+    /* The entry that find has looked for last. */
+    int parent;
+    const char *name;
+    struct stat is;
     bool has_target;
     uint64_t changes[CHANGES]; /* how many of each were shown */
     rd_deletions_t deletions;
@@ -91,19 +95,19 @@ __attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_
 typedef enum { NOTHING, THERE, UNKNOWN } found_t;
 
 /* Looks for the entry that has the item's name. UNKNOWN: an error was reported. */
-static found_t find(show_t *show, const char *path, int *parent_p, const char **name_p,
-                    struct stat *is_p)
+static found_t find(show_t *show, const char *path)
 {
     const char *special;
 
-    *name_p = show->target.name;
-    *parent_p = show->beneath.top;
+    show->name = show->target.name;
+    show->parent = show->beneath.top;
     if (show->target.is_tree && !*path)
-        return *parent_p >= 0 && fstat(*parent_p, is_p) == 0 ? THERE : NOTHING;
+        return show->parent >= 0 && fstat(show->parent, &show->is) == 0 ? THERE : NOTHING;
     if (*path)
-        *parent_p = rd_beneath_parent(&show->beneath, path, name_p);
-    if (*parent_p >= 0 && fstatat(*parent_p, *name_p, is_p, AT_SYMLINK_NOFOLLOW) == 0) {
-        special = rd_special_name(is_p->st_mode);
+        show->parent = rd_beneath_parent(&show->beneath, path, &show->name);
+    if (show->parent >= 0 &&
+        fstatat(show->parent, show->name, &show->is, AT_SYMLINK_NOFOLLOW) == 0) {
+        special = rd_special_name(show->is.st_mode);
         if (!special)
             return THERE;
         rd_complain(&show->complaints, path, "is %s, which rdcp does not replace", special);
@@ -115,10 +119,12 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* The attributes that --owner, --xattrs and --acls preserve are not compared. */
-static void show_status(show_t *show, const struct stat *is)
+/* With -p, shows how an existing entry differs from the item in mode and time. The attributes that
+ * --owner, --xattrs and --acls preserve are not compared. */
+static void show_status(show_t *show)
 {
     const rd_item_t *item = &show->item;
+    const struct stat *is = &show->is;
     mode_t mode = item->mode & (show->copy.owner ? 07777 : RD_MODE_KEPT);
     bool has_mode = (is->st_mode & 07777) == mode;
     bool has_time = rd_has_time(is, item);
@@ -135,11 +141,9 @@ static void show_status(show_t *show, const struct stat *is)
 static void show_file(show_t *show)
 {
     const rd_item_t *item = &show->item;
-    const char *name;
-    int parent;
-    struct stat is;
+    const struct stat *is = &show->is;
 
-    switch (find(show, item->path, &parent, &name, &is)) {
+    switch (find(show, item->path)) {
     case NOTHING:
         if (item->offset > 0)
             put_item(show, NEW, "%llu of %llu bytes already copied",
@@ -149,12 +153,12 @@ static void show_file(show_t *show)
                      item->size == 1 ? "" : "s");
         break;
     case THERE:
-        if (S_ISDIR(is.st_mode))
+        if (S_ISDIR(is->st_mode))
             rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
-        else if (S_ISLNK(is.st_mode))
+        else if (S_ISLNK(is->st_mode))
             put_item(show, CHANGED, "was a symbolic link");
-        else if ((uint64_t)is.st_size != item->size)
-            put_item(show, CHANGED, "size %llu to %llu", (unsigned long long)is.st_size,
+        else if ((uint64_t)is->st_size != item->size)
+            put_item(show, CHANGED, "size %llu to %llu", (unsigned long long)is->st_size,
                      (unsigned long long)item->size);
         else
             put_item(show, CHANGED, "content");
@@ -166,31 +170,26 @@ static void show_file(show_t *show)
 
 static void show_kept(show_t *show)
 {
-    const char *name;
-    int parent;
-    struct stat is;
-
-    if (find(show, show->item.path, &parent, &name, &is) == THERE)
-        show_status(show, &is);
+    if (find(show, show->item.path) == THERE)
+        show_status(show);
 }
 
 static void show_link(show_t *show)
 {
     const rd_item_t *item = &show->item;
+    const struct stat *is = &show->is;
     char target[RD_PATH_BYTES];
-    const char *name;
     ssize_t len;
-    int parent;
-    struct stat is;
 
-    switch (find(show, item->path, &parent, &name, &is)) {
+    switch (find(show, item->path)) {
     case NOTHING:
         put_item(show, NEW, "symbolic link to %s", item->target);
         break;
     case THERE:
-        len = S_ISLNK(is.st_mode) ? readlinkat(parent, name, target, sizeof target - 1) : -1;
+        len = S_ISLNK(is->st_mode) ? readlinkat(show->parent, show->name, target, sizeof target - 1)
+                                   : -1;
         target[len < 0 ? 0 : len] = 0;
-        if (S_ISDIR(is.st_mode))
+        if (S_ISDIR(is->st_mode))
             rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
         else if (len < 0)
             put_item(show, CHANGED, "symbolic link to %s, was a file", item->target);
@@ -205,17 +204,15 @@ static void show_link(show_t *show)
 static void show_hard_link(show_t *show)
 {
     const rd_item_t *item = &show->item;
-    const char *name;
-    int parent;
-    struct stat is, first;
-    found_t found = find(show, item->path, &parent, &name, &is);
+    found_t found = find(show, item->path);
+    struct stat is = show->is;
 
     if (found == NOTHING) {
         put_item(show, NEW, "hard link to %s", item->target);
     } else if (found == THERE && S_ISDIR(is.st_mode)) {
         rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
-    } else if (found == THERE && (find(show, item->target, &parent, &name, &first) != THERE ||
-                                  is.st_ino != first.st_ino || is.st_dev != first.st_dev)) {
+    } else if (found == THERE && (find(show, item->target) != THERE ||
+                                  is.st_ino != show->is.st_ino || is.st_dev != show->is.st_dev)) {
         put_item(show, CHANGED, "hard link to %s", item->target);
     }
 }
@@ -223,28 +220,21 @@ static void show_hard_link(show_t *show)
 static void show_directory(show_t *show)
 {
     const rd_item_t *item = &show->item;
-    const char *name;
-    int parent;
-    struct stat is;
-    found_t found = find(show, item->path, &parent, &name, &is);
+    found_t found = find(show, item->path);
 
     if (found == NOTHING)
         put_item(show, NEW, "directory");
     else if (!*item->path && show->target.is_new)
         put_item(show, NEW, "directory, partly copied already");
-    else if (found == THERE && !S_ISDIR(is.st_mode))
+    else if (found == THERE && !S_ISDIR(show->is.st_mode))
         rd_complain(&show->complaints, item->path, "already exists and is not a directory");
 }
 
 static void show_left_directory(show_t *show)
 {
-    const char *name;
-    int parent;
-    struct stat is;
-
-    if (find(show, show->item.path, &parent, &name, &is) == THERE && S_ISDIR(is.st_mode) &&
+    if (find(show, show->item.path) == THERE && S_ISDIR(show->is.st_mode) &&
         (*show->item.path || !show->target.is_new))
-        show_status(show, &is);
+        show_status(show);
 }
 
 /* ---- the stream ---- */

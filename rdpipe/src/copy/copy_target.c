@@ -53,35 +53,20 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
 /* Serializes messages, because several threads may report errors at once. */
 static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 
-void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
+void rd_tell(rd_complaints_t *complaints, rd_message_t kind, const char *below, const char *form,
+             ...)
 {
+    bool is_error = kind == RD_ERROR;
     va_list args;
 
     va_start(args, form);
     (void)pthread_mutex_lock(&saying);
-    say(complaints, ++complaints->count, "further errors are not shown", below, form, args);
-    (void)pthread_mutex_unlock(&saying);
-    va_end(args);
-}
-
-void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, ...)
-{
-    va_list args;
-
-    va_start(args, form);
-    (void)pthread_mutex_lock(&saying);
-    say(complaints, ++complaints->warned, "further warnings are not shown", below, form, args);
-    (void)pthread_mutex_unlock(&saying);
-    va_end(args);
-}
-
-void rd_note(const rd_complaints_t *complaints, const char *below, const char *form, ...)
-{
-    va_list args;
-
-    va_start(args, form);
-    (void)pthread_mutex_lock(&saying);
-    say(complaints, 1, "", below, form, args);
+    say(complaints,
+        is_error             ? ++complaints->count
+        : kind == RD_WARNING ? ++complaints->warned
+                             : 1,
+        is_error ? "further errors are not shown" : "further warnings are not shown", below, form,
+        args);
     (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }

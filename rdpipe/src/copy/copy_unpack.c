@@ -472,7 +472,7 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
     item = *left;
     if (!preserve)
         item.mode |= 0700;
-    fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY, 0);
+    fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY);
     if (fd < 0 ||
         !rd_writer_attributes(&unpack->writer, attributes, fd, NULL, &item, has_old ? &old : NULL))
         (void)rd_writer_complain(&unpack->writer, item.path, errno);
@@ -574,7 +574,6 @@ static void end_source(unpack_t *unpack, uint64_t missing)
     rd_attributes_clear(&unpack->attributes);
     rd_beneath_close(&unpack->beneath);
     rd_beneath_close(&unpack->old);
-    rd_beneath_open(&unpack->old, -1);
     rd_target_close(&unpack->target);
     unpack->has_target = false;
     unpack->writer.complaints.into = NULL;

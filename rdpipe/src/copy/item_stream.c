@@ -50,10 +50,8 @@ uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p)
 
 bool rd_items_data_put(rd_items_out_t *out, size_t len)
 {
-    static const rd_item_t data = {.kind = RD_ITEM_DATA};
-    rd_item_t item = data;
+    rd_item_t item = {.kind = RD_ITEM_DATA, .size = len};
 
-    item.size = len;
     out->filled += rd_item_put(out->buffer + out->filled, &item) + len;
     return !out->is_broken;
 }

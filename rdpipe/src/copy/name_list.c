@@ -3,21 +3,16 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 bool rd_names_add(rd_names_t *names, const char *name, size_t len)
 {
-    if (names->count == names->room) {
-        size_t room = names->room ? 2 * names->room : 64;
-        char **of = realloc(names->of, room * sizeof *of);
+    char **of = rd_with_room(names->of, names->count, sizeof *of);
 
-        if (!of)
-            return false;
-        names->of = of;
-        names->room = room;
-    }
+    if (!of)
+        return false;
+    names->of = of;
     names->of[names->count] = strndup(name, len);
     return names->of[names->count] && ++names->count;
 }

@@ -4,13 +4,21 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 /* A list of names or paths. An empty one is {0}. */
 
 typedef struct {
     char **of;
-    size_t count, room;
+    size_t count;
 } rd_names_t;
+
+/* Returns the array, which has `count` elements and may have moved, with room for one more. Returns
+ * NULL if memory is exhausted. It doubles whenever the count is a power of two. */
+static inline void *rd_with_room(void *of, size_t count, size_t bytes)
+{
+    return count & (count - 1) ? of : reallocarray(of, count > 0 ? 2 * count : 1, bytes);
+}
 
 /* Appends a copy of the first `len` bytes. If memory is exhausted, returns false and leaves the
  * list unchanged. */

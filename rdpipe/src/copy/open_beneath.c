@@ -15,6 +15,7 @@ void rd_beneath_open(rd_beneath_t *beneath_p, int top)
 void rd_beneath_close(rd_beneath_t *beneath)
 {
     rd_close(&beneath->last);
+    beneath->top = -1;
 }
 
 /* Opens `dir` one path component at a time, and fails if any of them is a symbolic link. */
@@ -49,17 +50,17 @@ int rd_beneath_parent(rd_beneath_t *beneath, const char *path, const char **name
     }
     if (beneath->last >= 0 && strlen(beneath->dir) == len && memcmp(beneath->dir, path, len) == 0)
         return beneath->last;
-    rd_beneath_close(beneath);
+    rd_close(&beneath->last);
     memcpy(beneath->dir, path, len);
     beneath->dir[len] = 0;
     beneath->last = walk(beneath->top, beneath->dir);
     return beneath->last;
 }
 
-int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags, mode_t mode)
+int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags)
 {
     const char *name = ".";
     int parent = *path ? rd_beneath_parent(beneath, path, &name) : beneath->top;
 
-    return parent < 0 ? -1 : openat(parent, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, mode);
+    return parent < 0 ? -1 : openat(parent, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
 }

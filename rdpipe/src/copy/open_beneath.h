@@ -18,6 +18,7 @@ typedef struct {
 } rd_beneath_t;
 
 void rd_beneath_open(rd_beneath_t *beneath_p, int top);
+/* Every look-up fails from then on. */
 void rd_beneath_close(rd_beneath_t *beneath);
 
 /* Returns the directory that holds `path` (not "") and sets *name_p to the last name of the path,
@@ -26,6 +27,6 @@ int rd_beneath_parent(rd_beneath_t *beneath, const char *path, const char **name
 
 /* Opens `path` (which may be "") itself, with flags as for openat, and never follows a link. The
  * caller closes it. */
-int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags, mode_t mode);
+int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags);
 
 #endif

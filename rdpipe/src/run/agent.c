@@ -327,11 +327,13 @@ static void start(agent_t *agent)
 
 /* ---- messages from rdpipe ---- */
 
-static bool flag_of(const char *line, const char *name)
+/* Returns 0 if the line has no valid number of this name, and then clears *done_p. */
+static uint64_t number_of(const char *line, const char *name, uint64_t max, bool *done_p)
 {
     uint64_t number = 0;
 
-    return rd_line_value_number(line, name, 1, &number) && number == 1;
+    *done_p &= rd_line_value_number(line, name, max, &number);
+    return number;
 }
 
 static bool key_of(const char *line, rd_key_t *key_p)
@@ -348,44 +350,32 @@ static bool key_of(const char *line, rd_key_t *key_p)
 static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
-    uint64_t drop = 0, buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, streams = 0, rate = 0,
-             carriers = 0, first = 0, last = 0;
-    bool done = work && rd_work_of(work, &agent->work) &&
-                rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
-                rd_line_value_number(line, "flags", 255, &flags) &&
-                rd_line_value_number(line, "zstd", 19, &zstd) &&
-                rd_line_value_number(line, "rate", RD_RATE_MAX, &rate) &&
-                rd_line_value_number(line, "streams", RD_STREAMS_MAX, &streams) &&
-                rd_line_value_number(line, "carriers", RD_CARRIERS_ALL, &carriers) &&
-                rd_line_value_number(line, "first", 65535, &first) &&
-                rd_line_value_number(line, "last", 65535, &last) && !agent->is_configured;
+    bool done = work && rd_work_of(work, &agent->work) && !agent->is_configured;
+    bool optional = true;
 
     free(work);
     agent->text = rd_line_value(line, "text", NULL);
     agent->in.peer = rd_line_value(line, "before", NULL);
     agent->bind = rd_line_value(line, "bind", NULL);
     agent->congestion = rd_line_value(line, "congestion", NULL);
-    agent->is_tee = flag_of(line, "tee");
-    agent->in.is_wanted = flag_of(line, "in");
-    agent->over.is_wanted = flag_of(line, "out");
+    agent->is_tee = number_of(line, "tee", 1, &optional);
+    agent->in.is_wanted = number_of(line, "in", 1, &optional);
+    agent->over.is_wanted = number_of(line, "out", 1, &optional);
     agent->terms = (rd_terms_t){
-        .carriers = (uint32_t)carriers,
-        .block = (uint32_t)block,
-        .flags = (uint8_t)flags,
-        .zstd = (int)zstd,
-        .streams = (unsigned)streams,
+        .carriers = (uint32_t)number_of(line, "carriers", RD_CARRIERS_ALL, &done),
+        .block = (uint32_t)number_of(line, "block", RD_BLOCK_MAX, &done),
+        .flags = (uint8_t)number_of(line, "flags", 255, &done),
+        .zstd = (int)number_of(line, "zstd", 19, &done),
+        .streams = (unsigned)number_of(line, "streams", RD_STREAMS_MAX, &done),
         .congestion = agent->congestion && *agent->congestion ? agent->congestion : NULL};
-    agent->over.transfer.rate = rate;
-    (void)rd_line_value_number(line, "drop", 86400, &drop);
-    agent->in.transfer.drop_ms = (int)drop * 1000;
-    (void)rd_line_value_number(line, "buffer", RD_BUFFER_MAX, &buffer);
-    (void)rd_line_value_number(line, "start", 100, &level);
-    agent->in.transfer.buffer = buffer;
-    agent->in.transfer.start = (unsigned)level;
-    agent->port_first = (uint16_t)first;
-    agent->port_last = (uint16_t)last;
+    agent->over.transfer.rate = number_of(line, "rate", RD_RATE_MAX, &done);
+    agent->in.transfer.drop_ms = (int)number_of(line, "drop", 86400, &optional) * 1000;
+    agent->in.transfer.buffer = number_of(line, "buffer", RD_BUFFER_MAX, &optional);
+    agent->in.transfer.start = (unsigned)number_of(line, "start", 100, &optional);
+    agent->port_first = (uint16_t)number_of(line, "first", 65535, &done);
+    agent->port_last = (uint16_t)number_of(line, "last", 65535, &done);
     agent->is_configured = true;
-    return done && agent->text && block >= RD_BLOCK_MIN &&
+    return done && agent->text && agent->terms.block >= RD_BLOCK_MIN &&
            (!agent->in.is_wanted || key_of(line, &agent->in.key));
 }
 
