@@ -11,76 +11,6 @@
 #include "run/prompt.h"
 #include "run/run.h"
 
-static const char help[] =
-    "usage: rdcp [OPTION]... SOURCE... TARGET\n"
-    "Copies files, or with -r trees, between hosts. SOURCE and TARGET are PATH or "
-    "[USER@]HOST:PATH.\n"
-    "If the target is a directory, copies go into it. Several sources, all on the same host, need "
-    "such a target.\n"
-    "After an interruption the same command continues the copy.\n"
-    "Each host needs rdcp and rdpipe on its PATH, with the same protocol (rdpipe doctor). "
-    "Example:\n"
-    "  rdcp -r host1:photos host2:/srv\n"
-    "Options:\n"
-    "  -r, --recursive       copies directories with their contents\n"
-    "  -p, --preserve        keeps times and modes; files of the same size and time are not read\n"
-    "  -a, --archive         the same as -rp with the next four options\n"
-    "  --owner               keeps owners and set-id bits (needs root)\n"
-    "  --hard-links          keeps hard links\n"
-    "  --xattrs              keeps extended attributes\n"
-    "  --acls                keeps access control lists\n"
-    "  --exclude PATTERN     omits files with this name, or with this end of their path if it has "
-    "a slash\n"
-    "  --include PATTERN     keeps such files even if a later --exclude would omit them\n"
-    "  --files-from FILE     copies what FILE names: paths below SOURCE, one a line (-: standard "
-    "input)\n"
-    "  -0, --from0           the names in FILE end with a NUL\n"
-    "  --also TARGET         copies to this target as well; each byte leaves the source once\n"
-    "  -x, --one-file-system   omits other file systems that are mounted in SOURCE\n"
-    "  --delete              with -r: deletes what is only at the target, if the copy had no "
-    "errors\n"
-    "  --max-delete N        deletes nothing if it would be more than N files (10000)\n"
-    "  --atomic              with -r: replaces a tree at the target at once, when the copy is "
-    "complete\n"
-    "  --compare             with -p: compares contents even if size and time are the same\n"
-    "  --delta WHEN          sends only the differences of a changed file: auto (between hosts, "
-    "the default), always or never\n"
-    "  -T, --no-target-directory   TARGET is the copy itself, even if it is a directory\n"
-    "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
-    "  -n, --dry-run         lists what would be new, changed and deleted, and changes nothing\n"
-    "  --plan                shows which commands would run where, and exits\n"
-    "  -v, --verbose         reports numbers of files, the carriers, the reasons and the "
-    "throughput\n" RD_SETTINGS_HELP "Exit status: 0 everything was copied, except what a warning "
-    "names; 1 something was not; 2 usage error; 125 a host, a "
-    "connection or a\nstream failed; 128+N ended by signal N.\n";
-
-enum {
-    OPTION_LIST = RD_OPTION_OWN,
-    OPTION_HAVE,
-    OPTION_PACK,
-    OPTION_UNPACK,
-    OPTION_SHOW,
-    OPTION_PLAN,
-    OPTION_HOST,
-    OPTION_OF,
-    OPTION_FAIL_SPECIAL,
-    OPTION_OWNER,
-    OPTION_HARD_LINKS,
-    OPTION_XATTRS,
-    OPTION_ACLS,
-    OPTION_EXCLUDE,
-    OPTION_INCLUDE,
-    OPTION_FILES_FROM,
-    OPTION_NAMES,
-    OPTION_COMPARE,
-    OPTION_DELTA,
-    OPTION_DELETE,
-    OPTION_MAX_DELETE,
-    OPTION_ATOMIC,
-    OPTION_ALSO,
-    OPTION_TARGET
-};
-
 #define TEXT_OF(number) #number
 #define AS_TEXT(number) TEXT_OF(number)
 /* Version of the parts' protocol: their items and their options. */
@@ -94,46 +24,10 @@ enum {
 /* A line to an agent may need three bytes for each byte of the command. */
 #define COMMAND_MAX (RD_LINE_MAX / 4)
 
-static const struct option options[] = {RD_STREAM_OPTIONS,
-                                        RD_SETTINGS_OPTIONS,
-                                        {"plan", 0, NULL, OPTION_PLAN},
-                                        {"dry-run", 0, NULL, 'n'},
-                                        {"recursive", 0, NULL, 'r'},
-                                        {"preserve", 0, NULL, 'p'},
-                                        {"no-target-directory", 0, NULL, 'T'},
-                                        {"fail-special", 0, NULL, OPTION_FAIL_SPECIAL},
-                                        {"archive", 0, NULL, 'a'},
-                                        {"owner", 0, NULL, OPTION_OWNER},
-                                        {"hard-links", 0, NULL, OPTION_HARD_LINKS},
-                                        {"xattrs", 0, NULL, OPTION_XATTRS},
-                                        {"acls", 0, NULL, OPTION_ACLS},
-                                        {"exclude", 1, NULL, OPTION_EXCLUDE},
-                                        {"include", 1, NULL, OPTION_INCLUDE},
-                                        {"files-from", 1, NULL, OPTION_FILES_FROM},
-                                        {"from0", 0, NULL, '0'},
-                                        {"one-file-system", 0, NULL, 'x'},
-                                        {"compare", 0, NULL, OPTION_COMPARE},
-                                        {"delete", 0, NULL, OPTION_DELETE},
-                                        {"atomic", 0, NULL, OPTION_ATOMIC},
-                                        {"also", 1, NULL, OPTION_ALSO},
-                                        {"max-delete", 1, NULL, OPTION_MAX_DELETE},
-                                        {"delta", 1, NULL, OPTION_DELTA},
-                                        /* options of the parts, with which rdcp calls itself */
-                                        {"list", 0, NULL, OPTION_LIST},
-                                        {"have", 0, NULL, OPTION_HAVE},
-                                        {"pack", 0, NULL, OPTION_PACK},
-                                        {"unpack", 0, NULL, OPTION_UNPACK},
-                                        {"show", 0, NULL, OPTION_SHOW},
-                                        {"names", 0, NULL, OPTION_NAMES},
-                                        {"target", 1, NULL, OPTION_TARGET},
-                                        {"host", 1, NULL, OPTION_HOST},
-                                        {"of", 1, NULL, OPTION_OF},
-                                        {NULL, 0, NULL, 0}};
-
 typedef struct {
-    rd_settings_t settings;
+    rd_settings_t settings; /* must be first */
     rd_copy_t copy;
-    int part; /* OPTION_..., or 0 to run the complete copy */
+    const char *part; /* the name of its option, or NULL to run the complete copy */
     bool only_plan;
     const char *excluded[EXCLUSIONS_MAX];
     bool included[EXCLUSIONS_MAX];
@@ -147,23 +41,69 @@ typedef struct {
     const char *protocol; /* protocol version of the rdcp that called this part */
 } called_t;
 
-static void add_pattern(called_t *called, const char *value, bool includes)
+/* rd_cli_t is the first member of rd_settings_t, and that of called_t. */
+static called_t *called_of(rd_cli_t *cli)
 {
-    const char *name = includes ? "--include" : "--exclude";
+    return (called_t *)cli;
+}
+
+static void add_pattern(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    called_t *called = called_of(cli);
 
     if (!*value || strlen(value) >= RD_PATH_BYTES)
-        rd_usage(&called->settings.cli, "%s '%.60s': expected a pattern of 1 to %u bytes", name,
-                 value, RD_PATH_BYTES - 1);
+        rd_usage(cli, "--%s '%.60s': expected a pattern of 1 to %u bytes", option->name, value,
+                 RD_PATH_BYTES - 1);
     if (called->exclusions == EXCLUSIONS_MAX)
-        rd_usage(&called->settings.cli, "more than %u --exclude and --include", EXCLUSIONS_MAX);
-    called->included[called->exclusions] = includes;
+        rd_usage(cli, "more than %u --exclude and --include", EXCLUSIONS_MAX);
+    called->included[called->exclusions] = *option->name == 'i';
     called->excluded[called->exclusions++] = value;
 }
 
-static void keep_all(rd_copy_t *copy)
+static void keep_all(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
+    rd_copy_t *copy = &called_of(cli)->copy;
+
+    (void)option, (void)value;
     copy->recursive = copy->preserve = true;
     copy->owner = copy->hard_links = copy->xattrs = copy->acls = true;
+}
+
+static void add_target(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    called_t *called = called_of(cli);
+
+    (void)option;
+    if (called->also_count == RD_TARGETS_MAX - 1)
+        rd_usage(cli, "more than %u targets", RD_TARGETS_MAX);
+    called->also[called->also_count++] = value;
+}
+
+static void take_max_delete(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    if (!rd_number(value, 0, UINT32_MAX, &called_of(cli)->copy.deletes_max))
+        rd_usage(cli, "--%s '%.60s': expected a number, 0 to %u", option->name, value, UINT32_MAX);
+}
+
+static void take_delta(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    if (!rd_delta_parse(value, &called_of(cli)->copy.delta))
+        rd_usage(cli, "--%s '%.60s': expected auto, always or never", option->name, value);
+}
+
+static void take_part(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    (void)value;
+    called_of(cli)->part = option->name;
+}
+
+static void take_number_of_target(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    rd_copy_t *copy = &called_of(cli)->copy;
+
+    (void)option;
+    if (sscanf(value, "%u/%u", &copy->target, &copy->targets) != 2 || copy->target >= copy->targets)
+        rd_usage(cli, "this option is for internal use only");
 }
 
 #define DELTA_WISH "delta="
@@ -171,119 +111,97 @@ static void keep_all(rd_copy_t *copy)
 /* A wish names a feature that a part uses if it can. A version that does not know wishes mistakes
  * each of them for the protocol version, but because only the last --of counts, it ignores the
  * wishes and copies without the features. */
-static void take_wish(called_t *called, const char *wish)
+static void take_protocol(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
-    if (strncmp(wish, DELTA_WISH, strlen(DELTA_WISH)) == 0)
-        (void)rd_delta_parse(wish + strlen(DELTA_WISH), &called->copy.delta);
+    called_t *called = called_of(cli);
+
+    (void)option;
+    if (*value != '+')
+        called->protocol = value;
+    else if (strncmp(value + 1, DELTA_WISH, strlen(DELTA_WISH)) == 0)
+        (void)rd_delta_parse(value + 1 + strlen(DELTA_WISH), &called->copy.delta);
 }
 
-static bool take_option(called_t *called, int option, const char *value)
-{
-    switch (option) {
-    case 'r':
-        called->copy.recursive = true;
-        return true;
-    case 'p':
-        called->copy.preserve = true;
-        return true;
-    case 'n':
-        called->copy.dry_run = true;
-        return true;
-    case OPTION_PLAN:
-        called->only_plan = true;
-        return true;
-    case 'T':
-        called->copy.no_directory = true;
-        return true;
-    case 'a':
-        keep_all(&called->copy);
-        return true;
-    case OPTION_OWNER:
-        called->copy.owner = true;
-        return true;
-    case OPTION_HARD_LINKS:
-        called->copy.hard_links = true;
-        return true;
-    case OPTION_XATTRS:
-        called->copy.xattrs = true;
-        return true;
-    case OPTION_ACLS:
-        called->copy.acls = true;
-        return true;
-    case OPTION_COMPARE:
-        called->copy.compare = true;
-        return true;
-    case OPTION_DELTA:
-        if (!rd_delta_parse(value, &called->copy.delta))
-            rd_usage(&called->settings.cli, "--delta '%.60s': expected auto, always or never",
-                     value);
-        return true;
-    case OPTION_EXCLUDE:
-    case OPTION_INCLUDE:
-        add_pattern(called, value, option == OPTION_INCLUDE);
-        return true;
-    case OPTION_FILES_FROM:
-        called->files_from = value;
-        return true;
-    case '0':
-        called->from0 = true;
-        return true;
-    case 'x':
-        called->copy.one_system = true;
-        return true;
-    case OPTION_NAMES:
-        called->takes_names = true;
-        return true;
-    case OPTION_DELETE:
-        called->copy.deletes = true;
-        return true;
-    case OPTION_ALSO:
-        if (called->also_count == RD_TARGETS_MAX - 1)
-            rd_usage(&called->settings.cli, "more than %u targets", RD_TARGETS_MAX);
-        called->also[called->also_count++] = value;
-        return true;
-    case OPTION_TARGET:
-        if (sscanf(value, "%u/%u", &called->copy.target, &called->copy.targets) != 2 ||
-            called->copy.target >= called->copy.targets)
-            rd_usage(&called->settings.cli, "this option is for internal use only");
-        return true;
-    case OPTION_ATOMIC:
-        called->copy.atomic = true;
-        return true;
-    case OPTION_MAX_DELETE:
-        if (!rd_number(value, 0, UINT32_MAX, &called->copy.deletes_max))
-            rd_usage(&called->settings.cli, "--max-delete '%.60s': expected a number, 0 to %u",
-                     value, UINT32_MAX);
-        return true;
-    case OPTION_FAIL_SPECIAL:
-        called->copy.fail_special = true;
-        return true;
-    case OPTION_LIST:
-    case OPTION_HAVE:
-    case OPTION_PACK:
-    case OPTION_UNPACK:
-    case OPTION_SHOW:
-        called->part = option;
-        return true;
-    case OPTION_HOST:
-        called->copy.host = value;
-        return true;
-    case OPTION_OF:
-        if (*value == '+')
-            take_wish(called, value + 1);
-        else
-            called->protocol = value;
-        return true;
-    default:
-        return rd_settings_option(&called->settings, option, value);
-    }
-}
+#define FLAG(field) .at = offsetof(called_t, field)
+#define PASSED(field) FLAG(copy.field), .is_passed = true
+
+static const rd_option_t options[] = {
+    {"recursive", 'r', NULL, "copies directories with their contents", PASSED(recursive)},
+    {"preserve", 'p', NULL, "keeps times and modes; files of the same size and time are not read",
+     PASSED(preserve)},
+    {"archive", 'a', NULL, "the same as -rp with the next four options", .take = keep_all},
+    {"owner", 0, NULL, "keeps owners and set-id bits (needs root)", PASSED(owner)},
+    {"hard-links", 0, NULL, "keeps hard links", PASSED(hard_links)},
+    {"xattrs", 0, NULL, "keeps extended attributes", PASSED(xattrs)},
+    {"acls", 0, NULL, "keeps access control lists", PASSED(acls)},
+    {"exclude", 0, "PATTERN",
+     "omits files with this name, or with this end of their path if it has a slash",
+     .take = add_pattern},
+    {"include", 0, "PATTERN", "keeps such files even if a later --exclude would omit them",
+     .take = add_pattern},
+    {"files-from", 0, "FILE",
+     "copies what FILE names: paths below SOURCE, one a line (-: standard input)",
+     .set = RD_SET_TEXT, FLAG(files_from)},
+    {"from0", '0', NULL, "the names in FILE end with a NUL", FLAG(from0)},
+    {"also", 0, "TARGET", "copies to this target as well; each byte leaves the source once",
+     .take = add_target},
+    {"one-file-system", 'x', NULL, "omits other file systems that are mounted in SOURCE",
+     PASSED(one_system)},
+    {"delete", 0, NULL, "with -r: deletes what is only at the target, if the copy had no errors",
+     PASSED(deletes)},
+    {"max-delete", 0, "N", "deletes nothing if it would be more than N files (10000)",
+     .take = take_max_delete},
+    {"atomic", 0, NULL, "with -r: replaces a tree at the target at once, when the copy is complete",
+     PASSED(atomic)},
+    {"compare", 0, NULL, "with -p: compares contents even if size and time are the same",
+     PASSED(compare)},
+    {"delta", 0, "WHEN",
+     "sends only the differences of a changed file: auto (between hosts, the default), always or "
+     "never",
+     .take = take_delta},
+    {"no-target-directory", 'T', NULL, "TARGET is the copy itself, even if it is a directory",
+     PASSED(no_directory)},
+    {"fail-special", 0, NULL, "treats devices, FIFOs and sockets in a tree as errors",
+     PASSED(fail_special)},
+    {"dry-run", 'n', NULL, "lists what would be new, changed and deleted, and changes nothing",
+     PASSED(dry_run)},
+    {"plan", 0, NULL, "shows which commands would run where, and exits", FLAG(only_plan)},
+    {RD_OPTION_VERBOSE("reports numbers of files, the carriers, the reasons and the throughput")},
+    /* options of the parts, with which rdcp calls itself */
+    {"list", 0, NULL, NULL, .take = take_part},
+    {"have", 0, NULL, NULL, .take = take_part},
+    {"pack", 0, NULL, NULL, .take = take_part},
+    {"unpack", 0, NULL, NULL, .take = take_part},
+    {"show", 0, NULL, NULL, .take = take_part},
+    {"names", 0, NULL, NULL, FLAG(takes_names)},
+    {"target", 0, "", NULL, .take = take_number_of_target},
+    {"host", 0, "", NULL, .set = RD_SET_TEXT, FLAG(copy.host)},
+    {"of", 0, "", NULL, .take = take_protocol},
+    {.name = NULL}};
+
+static const rd_command_t rdcp = {
+    .usage =
+        "usage: rdcp [OPTION]... SOURCE... TARGET\n"
+        "Copies files, or with -r trees, between hosts. SOURCE and TARGET are PATH or "
+        "[USER@]HOST:PATH.\n"
+        "If the target is a directory, copies go into it. Several sources, all on the same host, "
+        "need such a target.\n"
+        "After an interruption the same command continues the copy.\n"
+        "Each host needs rdcp and rdpipe on its PATH, with the same protocol (rdpipe doctor). "
+        "Example:\n"
+        "  rdcp -r host1:photos host2:/srv\n"
+        "Options:\n",
+    .end = "Exit status: 0 everything was copied, except what a warning names; 1 something was "
+           "not; 2 usage error; 125 a host, a connection or a\nstream failed; 128+N ended by "
+           "signal N.\n",
+    .column = 24,
+    .tables = {options, rd_common_options, rd_settings_options}};
 
 /* After the options, the arguments of a part at the source are the sources, and those of a part at
  * the target are the target and the name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
-    bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
+    bool is_source = *called->part == 'l' || *called->part == 'p';
 
     called->copy.path = count > 0 ? paths[0] : "";
     called->copy.paths = is_source ? (const char *const *)paths : NULL;
@@ -316,14 +234,14 @@ static int run_part(called_t *called, char *const *paths, size_t count)
         called->copy.wanted = &called->names;
     }
     (void)signal(SIGXFSZ, SIG_IGN); /* write then fails with an error for that file */
-    switch (called->part) {
-    case OPTION_LIST:
+    switch (*called->part) {
+    case 'l':
         return rd_copy_list(&called->copy, 1);
-    case OPTION_HAVE:
+    case 'h':
         return rd_copy_have(&called->copy, 0, 1);
-    case OPTION_PACK:
+    case 'p':
         return rd_copy_pack(&called->copy, 0, 1);
-    case OPTION_SHOW:
+    case 's':
         return rd_copy_show(&called->copy, 0, 1);
     default:
         return rd_copy_unpack(&called->copy, 0);
@@ -383,24 +301,17 @@ static void put_program(FILE *to, const called_t *called, const end_t *end)
 
 static void put_options(FILE *to, const called_t *called)
 {
-    const rd_copy_t *copy = &called->copy;
-
-    (void)fprintf(to, "%s%s%s%s%s%s%s%s%s%s", copy->recursive ? " -r" : "",
-                  copy->preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "",
-                  copy->no_directory ? " -T" : "", copy->fail_special ? " --fail-special" : "",
-                  copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
-                  copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
-                  copy->compare ? " --compare" : "");
-    if (copy->atomic)
-        (void)fputs(" --atomic", to);
-    if (copy->one_system)
-        (void)fputs(" -x", to);
-    if (copy->dry_run)
-        (void)fputs(" -n", to);
+    for (const rd_option_t *option = options; option->name; option++)
+        if (option->is_passed && *((const char *)called + option->at)) {
+            if (option->letter)
+                (void)fprintf(to, " -%c", option->letter);
+            else
+                (void)fprintf(to, " --%s", option->name);
+        }
     if (called->settings.cli.json)
         (void)fputs(" --json", to);
-    if (copy->deletes)
-        (void)fprintf(to, " --delete --max-delete %llu", (unsigned long long)copy->deletes_max);
+    if (called->copy.deletes)
+        (void)fprintf(to, " --max-delete %llu", (unsigned long long)called->copy.deletes_max);
 }
 
 typedef struct {
@@ -601,20 +512,12 @@ int main(int argc, char **argv)
                               .copy = {.host = "", .name = "", .deletes_max = DELETES_MAX}};
     sources_t sources;
     targets_t targets = {.count = 0};
-    int option, status;
+    int status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "vqhnrpaTx0" RD_SETTINGS_LETTERS, options, NULL)) >=
-           0) {
-        if (option == 'h') {
-            (void)fputs(help, stdout);
-            return rd_cli_printed(&called.settings.cli);
-        }
-        if (!take_option(&called, option, optarg))
-            rd_cli_option(&called.settings.cli, option, optarg);
-    }
+    rd_cli_options(&called.settings.cli, argc, argv, &rdcp);
     rd_cli_check(&called.settings.cli);
     if (called.part)
         return run_part(&called, argv + optind, (size_t)(argc - optind));

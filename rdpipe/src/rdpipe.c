@@ -7,61 +7,43 @@
 #include "run/prompt.h"
 #include "run/run.h"
 
-static const char help[] =
-    "usage: rdpipe [OPTION]... HOST:COMMAND...\n"
-    "       rdpipe doctor [OPTION]... [HOST]...\n"
-    "Runs shell commands on hosts and pipes standard input through them to standard output.\n"
-    "  HOST:COMMAND      HOST is [USER@]NAME as ssh takes it; empty: this host, without ssh\n"
-    "  HOST:             relays the stream; at the ends also HOST:'<FILE', '>FILE' or '>>FILE'\n"
-    "  A [B C D]         each of B, C and D gets the whole output of A (also: --tee A B C D)\n"
-    "Each host needs rdpipe on its PATH, with the same protocol (rdpipe doctor). Example:\n"
-    "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
-    "doctor shows what is compiled in, what this system offers, and which hosts can be reached.\n"
-    "Options:\n"
-    "  -n, --plan            shows what would be done, and exits\n"
-    "  --tee                 all segments but the first get the same stream, as if in brackets\n"
-    "  --buffer SIZE         buffer before the last segment, or each in brackets, 1M to 1024G "
-    "(none)\n"
-    "  --start PERCENT       reads from the buffer at this fill level, until it is empty (0)\n"
-    "  --drop-slow SECONDS   drops a segment in brackets that reads nothing for this time\n"
-    "  -v, --verbose         reports the carriers, the reasons and the "
-    "throughput\n" RD_SETTINGS_HELP
-    "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
-    "2 usage error;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
-
-enum { OPTION_TEE = RD_OPTION_OWN, OPTION_AGENT };
-
-static const struct option options[] = {RD_STREAM_OPTIONS,
-                                        RD_SETTINGS_OPTIONS,
-                                        {"plan", 0, NULL, 'n'},
-                                        {"tee", 0, NULL, OPTION_TEE},
-                                        {"buffer", 1, NULL, RD_OPTION_BUFFER},
-                                        {"start", 1, NULL, RD_OPTION_START},
-                                        {"drop-slow", 1, NULL, RD_OPTION_DROP},
-                                        {"agent", 0, NULL, OPTION_AGENT},
-                                        {NULL, 0, NULL, 0}};
-
 typedef struct {
-    rd_settings_t settings;
+    rd_settings_t settings; /* must be first */
     bool tee, only_plan, is_agent;
 } called_t;
 
-static bool take_option(called_t *called, int option, const char *value)
-{
-    switch (option) {
-    case 'n':
-        called->only_plan = true;
-        return true;
-    case OPTION_TEE:
-        called->tee = true;
-        return true;
-    case OPTION_AGENT:
-        called->is_agent = true;
-        return true;
-    default:
-        return rd_settings_option(&called->settings, option, value);
-    }
-}
+static const rd_option_t options[] = {
+    {"plan", 'n', NULL, "shows what would be done, and exits", .at = offsetof(called_t, only_plan)},
+    {"tee", 0, NULL, "all segments but the first get the same stream, as if in brackets",
+     .at = offsetof(called_t, tee)},
+    {RD_OPTION_BUFFER("buffer before the last segment, or each in brackets, 1M to 1024G (none)")},
+    {RD_OPTION_START("reads from the buffer at this fill level, until it is empty (0)")},
+    {"drop-slow", 0, "SECONDS", "drops a segment in brackets that reads nothing for this time",
+     RD_OPTION_SECONDS(drop_s)},
+    {RD_OPTION_VERBOSE("reports the carriers, the reasons and the throughput")},
+    {"agent", 0, NULL, NULL, .at = offsetof(called_t, is_agent)},
+    {.name = NULL}};
+
+static const rd_command_t rdpipe = {
+    .usage =
+        "usage: rdpipe [OPTION]... HOST:COMMAND...\n"
+        "       rdpipe doctor [OPTION]... [HOST]...\n"
+        "Runs shell commands on hosts and pipes standard input through them to standard output.\n"
+        "  HOST:COMMAND      HOST is [USER@]NAME as ssh takes it; empty: this host, without ssh\n"
+        "  HOST:             relays the stream; at the ends also HOST:'<FILE', '>FILE' or "
+        "'>>FILE'\n"
+        "  A [B C D]         each of B, C and D gets the whole output of A (also: --tee A B C D)\n"
+        "Each host needs rdpipe on its PATH, with the same protocol (rdpipe doctor). Example:\n"
+        "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
+        "doctor shows what is compiled in, what this system offers, and which hosts can be "
+        "reached.\n"
+        "Options:\n",
+    .end = "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if "
+           "none did; 2 usage error;\n125 a host, a connection or a stream failed; 128+N ended by "
+           "signal N.\n",
+    .column = 24,
+    .is_ordered = true,
+    .tables = {options, rd_common_options, rd_settings_options}};
 
 static int run(const called_t *called, char *const *args, size_t count)
 {
@@ -83,20 +65,6 @@ static int run(const called_t *called, char *const *args, size_t count)
     return status < 0 ? rd_end_by(-status) : status;
 }
 
-static void take_options(called_t *called, int argc, char **argv)
-{
-    int option;
-
-    while ((option = getopt_long(argc, argv, "+vqhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
-        if (option == 'h') {
-            (void)fputs(help, stdout);
-            exit(rd_cli_printed(&called->settings.cli));
-        }
-        if (!take_option(called, option, optarg))
-            rd_cli_option(&called->settings.cli, option, optarg);
-    }
-}
-
 int main(int argc, char **argv)
 {
     static called_t called;
@@ -105,11 +73,11 @@ int main(int argc, char **argv)
     rd_cli_init(&called.settings.cli, "rdpipe");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    take_options(&called, argc, argv);
+    rd_cli_options(&called.settings.cli, argc, argv, &rdpipe);
     is_doctor = optind < argc && strcmp(argv[optind], "doctor") == 0;
     if (is_doctor) { /* options may also follow the subcommand */
         optind++;
-        take_options(&called, argc, argv);
+        rd_cli_options(&called.settings.cli, argc, argv, &rdpipe);
     }
     rd_cli_check(&called.settings.cli);
     if (called.is_agent)

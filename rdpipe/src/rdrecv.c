@@ -6,44 +6,43 @@
 #include "cli/cli.h"
 #include "hop/socket.h"
 
-static const char help[] =
-    "usage: rdrecv [OPTION]... PORT\n"
-    "Waits for one `rdsend HOST PORT` with the key, and writes its input to standard output.\n"
-    "With PORT 0 it takes any free port and names it on standard error.\n"
-    "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n"
-    "  --key-file FILE   reads the key from a file that only you can read\n"
-    "  --key-fd N        reads the key from an open descriptor\n"
-    "  --bind ADDRESS    listens only there (default: on all addresses)\n"
-    "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
-    "  --streams N|auto  limits the number of TCP connections, 1 to 64 (auto: 64)\n"
-    "  --wait SECONDS    limits the wait for the sender (300)\n"
-    "  --buffer SIZE     memory before the output, 1M to 1024G (none)\n"
-    "  --start PERCENT   starts to write at this fill level, until it is empty (0)\n"
-    "  --resume FILE     continues after a cut: FILE records the progress; the output is a file: "
-    ">>OUT\n"
-    "  --encrypt         TLS 1.3, unless both are on one host\n"
-    "  -v, --verbose     reports the carrier, the reason and the throughput\n"
-    "  --progress        reports progress, even without a terminal, and a summary\n"
-    "  -q, --quiet       reports no progress, only errors\n"
-    "  --json            prints a line of JSON on standard error at the end, more with --progress\n"
-    "  -h, --help, --version\n"
-    "Exit status: 0 the stream is complete; 1 it is not; 2 usage error; 141 the reader "
-    "closed its end.\n";
+static void refuse(rd_cli_t *cli, const rd_option_t *option, const char *value)
+{
+    rd_usage(cli, "--%s%s%s: rdsend decides this for both sides; give rdsend the option",
+             option->name, value ? "=" : "", value ? value : "");
+}
 
-static const struct option options[] = {RD_STREAM_OPTIONS,
-                                        {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
-                                        {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
-                                        {"wait", 1, NULL, RD_OPTION_WAIT},
-                                        {"bind", 1, NULL, RD_OPTION_BIND},
-                                        {"resume", 1, NULL, RD_OPTION_RESUME},
-                                        {"buffer", 1, NULL, RD_OPTION_BUFFER},
-                                        {"start", 1, NULL, RD_OPTION_START},
-                                        {"block", 2, NULL, RD_OPTION_OF_SENDER},
-                                        {"no-checksum", 2, NULL, RD_OPTION_OF_SENDER},
-                                        {"zstd", 2, NULL, RD_OPTION_OF_SENDER},
-                                        {"rate", 2, NULL, RD_OPTION_OF_SENDER},
-                                        {"congestion", 2, NULL, RD_OPTION_OF_SENDER},
-                                        {NULL, 0, NULL, 0}};
+static const rd_option_t options[] = {
+    {RD_OPTION_KEY_FILE},
+    {RD_OPTION_KEY_FD},
+    {"bind", 0, "ADDRESS", "listens only there (default: on all addresses)", RD_OPTION_TEXT(bind)},
+    {RD_OPTION_CARRIER("allows only shm, rdma or tcp (auto: all)")},
+    {RD_OPTION_STREAMS("limits the number of TCP connections, 1 to 64 (auto: 64)")},
+    {"wait", 0, "SECONDS", "limits the wait for the sender (300)", RD_OPTION_SECONDS(wait_s)},
+    {RD_OPTION_BUFFER("memory before the output, 1M to 1024G (none)")},
+    {RD_OPTION_START("starts to write at this fill level, until it is empty (0)")},
+    {"resume", 0, "FILE",
+     "continues after a cut: FILE records the progress; the output is a file: >>OUT",
+     RD_OPTION_TEXT(resume)},
+    {RD_OPTION_ENCRYPT("TLS 1.3, unless both are on one host")},
+    {RD_OPTION_VERBOSE("reports the carrier, the reason and the throughput")},
+    {"block", 0, "[]", NULL, .take = refuse},
+    {"no-checksum", 0, "[]", NULL, .take = refuse},
+    {"zstd", 0, "[]", NULL, .take = refuse},
+    {"rate", 0, "[]", NULL, .take = refuse},
+    {"congestion", 0, "[]", NULL, .take = refuse},
+    {.name = NULL}};
+
+static const rd_command_t rdrecv = {
+    .usage =
+        "usage: rdrecv [OPTION]... PORT\n"
+        "Waits for one `rdsend HOST PORT` with the key, and writes its input to standard output.\n"
+        "With PORT 0 it takes any free port and names it on standard error.\n"
+        "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n",
+    .end = "Exit status: 0 the stream is complete; 1 it is not; 2 usage error; 141 the reader "
+           "closed its end.\n",
+    .column = 20,
+    .tables = {options, rd_common_options}};
 
 /* The hop keeps a duplicate of the listener until all additional streams have joined. */
 static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
@@ -84,7 +83,8 @@ int main(int argc, char **argv)
 
     rd_cli_init(&cli, "rdrecv");
     cli.wait_s = 300;
-    rd_cli_options(&cli, argc, argv, options, help);
+    rd_cli_options(&cli, argc, argv, &rdrecv);
+    rd_cli_check(&cli);
     if (argc - optind != 1)
         rd_usage(&cli, "expected PORT, got %d arguments", argc - optind);
     if (cli.resume && !rd_resume_take(&resume, cli.resume, 1, &why))

@@ -8,39 +8,33 @@
 #define ATTEMPT_MS 30000
 #define ANSWER_MS 5000 /* time for the answer to an attempt that begins just as --wait expires */
 
-static const char help[] =
-    "usage: rdsend [OPTION]... HOST PORT\n"
-    "Sends standard input to `rdrecv PORT` on HOST, which may be started later.\n"
-    "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n"
-    "  --key-file FILE    reads the key from a file that only you can read\n"
-    "  --key-fd N         reads the key from an open descriptor\n"
-    "  --carrier NAME     shm, rdma, tcp, or auto (the best that both sides have)\n"
-    "  --block SIZE       bytes sent at a time, 4K to 8M (256K)\n"
-    "  --no-checksum      omits the crc32c checksum\n"
-    "  --encrypt          TLS 1.3, unless both are on one host\n"
-    "  --zstd[=LEVEL]     compresses the data, level 1 to 19 (3)\n"
-    "  --streams N|auto   TCP connections, 1 to 64 (auto: one, more on a long path)\n"
-    "  --congestion NAME  their congestion control (the kernel's default)\n"
-    "  --resume FILE      continues after a cut: FILE records the input, a file; rdrecv "
-    "also needs it\n"
-    "  --rate SIZE        limits the rate, in bytes per second, 1K to 1024G (no limit)\n"
-    "  --wait SECONDS     limits the attempts to reach rdrecv (10)\n"
-    "  -v, --verbose      reports the carrier, the reason and the throughput\n"
-    "  --progress         reports progress, even without a terminal, and a summary\n"
-    "  -q, --quiet        reports no progress, only errors\n"
-    "  --json             prints a line of JSON on standard error at the end, more with "
-    "--progress\n"
-    "  -h, --help, --version\n"
-    "Exit status: 0 the stream is complete; 1 it is not; 2 usage error; 141 the reader closed "
-    "its end.\n";
+static const rd_option_t options[] = {
+    {RD_OPTION_KEY_FILE},
+    {RD_OPTION_KEY_FD},
+    {RD_OPTION_CARRIER("shm, rdma, tcp, or auto (the best that both sides have)")},
+    {RD_OPTION_BLOCK},
+    {RD_OPTION_NO_CHECKSUM},
+    {RD_OPTION_ENCRYPT("TLS 1.3, unless both are on one host")},
+    {RD_OPTION_ZSTD},
+    {RD_OPTION_STREAMS("TCP connections, 1 to 64 (auto: one, more on a long path)")},
+    {RD_OPTION_CONGESTION},
+    {"resume", 0, "FILE",
+     "continues after a cut: FILE records the input, a file; rdrecv also needs it",
+     RD_OPTION_TEXT(resume)},
+    {RD_OPTION_RATE("limits the rate, in bytes per second, 1K to 1024G (no limit)")},
+    {"wait", 0, "SECONDS", "limits the attempts to reach rdrecv (10)", RD_OPTION_SECONDS(wait_s)},
+    {RD_OPTION_VERBOSE("reports the carrier, the reason and the throughput")},
+    {.name = NULL}};
 
-static const struct option options[] = {RD_STREAM_OPTIONS,
-                                        RD_SENDER_OPTIONS,
-                                        {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
-                                        {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
-                                        {"wait", 1, NULL, RD_OPTION_WAIT},
-                                        {"resume", 1, NULL, RD_OPTION_RESUME},
-                                        {NULL, 0, NULL, 0}};
+static const rd_command_t rdsend = {
+    .usage =
+        "usage: rdsend [OPTION]... HOST PORT\n"
+        "Sends standard input to `rdrecv PORT` on HOST, which may be started later.\n"
+        "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n",
+    .end = "Exit status: 0 the stream is complete; 1 it is not; 2 usage error; 141 the reader "
+           "closed its end.\n",
+    .column = 21,
+    .tables = {options, rd_common_options}};
 
 static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                   rd_hop_t *hop_p, rd_why_t *why)
@@ -77,7 +71,8 @@ int main(int argc, char **argv)
 
     rd_cli_init(&cli, "rdsend");
     cli.wait_s = 10;
-    rd_cli_options(&cli, argc, argv, options, help);
+    rd_cli_options(&cli, argc, argv, &rdsend);
+    rd_cli_check(&cli);
     if (argc - optind != 2)
         rd_usage(&cli, "expected HOST and PORT, got %d arguments", argc - optind);
     host = argv[optind];

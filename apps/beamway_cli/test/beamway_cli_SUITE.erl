@@ -337,7 +337,7 @@ pipe_options(Config, Folder, Name) ->
     Taken = options(Ambiguous, "possibilities:(.*)"),
     ?assertEqual({Name, not_told(Name), []}, {Name, Taken -- Told, [Option || "--" ++ _ = Option <- Told -- Taken]}),
     ?assertEqual({Name, Told}, {Name, options(re:replace(Source, "\\\\(?:f[A-Z])?", "", [global]), "(?m)^\\.TP\n(.*)$")}),
-    {0, Words, ""} = shell(Config, [". ", quoted(filename:join(Folder, "completion/rdpipe")), "; COMP_WORDS=(", Name, " -) COMP_CWORD=1; _rdpipe; echo \"${COMPREPLY[@]}\""]),
+    {0, Words, ""} = shell(Config, [". ", quoted(filename:join(Folder, "completion/rdpipe")), "; COMP_WORDS=(", quoted(filename:join([Folder, "build/bin", Name])), " -) COMP_CWORD=1; _rdpipe; echo \"${COMPREPLY[@]}\""]),
     Offered = lists:sort(string:lexemes(Words, " \n")),
     ?assertEqual({Name, [], []}, {Name, Offered -- Told, [Option || "--" ++ _ = Option <- Told -- Offered]}).
 

@@ -141,26 +141,55 @@ static uint32_t carrier_of(const rd_cli_t *cli, const char *value)
     rd_usage(cli, "--carrier %s: expected auto, shm, rdma or tcp", value);
 }
 
-void rd_cli_option(rd_cli_t *cli, int option, const char *value)
+const rd_option_t rd_common_options[] = {
+    {"progress", 0, NULL, "reports progress, even without a terminal, and a summary",
+     .at = offsetof(rd_cli_t, progress)},
+    {"quiet", 'q', NULL, "reports no progress, only errors", .at = offsetof(rd_cli_t, quiet)},
+    {"json", 0, NULL, "prints a line of JSON on standard error at the end, more with --progress",
+     .at = offsetof(rd_cli_t, json)},
+    {.name = NULL}};
+
+/* Stores the value of an option. */
+static void take(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
+    void *to = (char *)cli + option->at;
+    bool is_size = option->set == RD_SET_SIZE || option->set == RD_SET_BLOCK;
     uint64_t number = 0;
 
-    switch (option) {
-    case RD_OPTION_CARRIER:
+    if (option->expected &&
+        !(is_size ? rd_size : rd_number)(value, option->min, option->max, &number))
+        rd_usage(cli, "--%s %s: expected %s", option->name, value, option->expected);
+    if (option->take) {
+        option->take(cli, option, value);
+        return;
+    }
+    switch (option->set) {
+    case RD_SET_FLAG:
+        *(bool *)to = true;
+        break;
+    case RD_SET_TEXT:
+        *(const char **)to = value;
+        break;
+    case RD_SET_NUMBER:
+    case RD_SET_SIZE:
+        *(uint64_t *)to = number;
+        break;
+    case RD_SET_INT:
+        *(int *)to = (int)number;
+        break;
+    case RD_SET_BLOCK:
+        *(uint32_t *)to = (uint32_t)number;
+        break;
+    case RD_SET_CARRIER:
         cli->terms.carriers = carrier_of(cli, value);
         break;
-    case RD_OPTION_BLOCK:
-        if (!rd_size(value, RD_BLOCK_MIN, RD_BLOCK_MAX, &number))
-            rd_usage(cli, "--block %s: expected 4K to 8M", value);
-        cli->terms.block = (uint32_t)number;
-        break;
-    case RD_OPTION_NO_CHECKSUM:
+    case RD_SET_NO_CHECKSUM:
         cli->terms.flags &= (uint8_t)~RD_FLAG_CRC;
         break;
-    case RD_OPTION_ENCRYPT:
+    case RD_SET_ENCRYPT:
         cli->terms.flags |= RD_TERM_TLS;
         break;
-    case RD_OPTION_ZSTD:
+    case RD_SET_ZSTD:
         if (!rd_zstd_version())
             rd_usage(cli, "--zstd: " RD_NO_ZSTD);
         number = RD_ZSTD_LEVEL;
@@ -168,88 +197,78 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
             rd_usage(cli, "--zstd=%s: expected a level from 1 to %d", value, RD_ZSTD_LEVEL_MAX);
         cli->terms.zstd = (int)number;
         break;
-    case RD_OPTION_STREAMS:
+    case RD_SET_STREAMS:
         if (strcmp(value, "auto") != 0 && !rd_number(value, 1, RD_STREAMS_MAX, &number))
             rd_usage(cli, "--streams %s: expected auto or 1 to %u", value, RD_STREAMS_MAX);
         cli->terms.streams = (unsigned)number;
         break;
-    case RD_OPTION_CONGESTION:
+    case RD_SET_CONGESTION:
         if (!rd_congestion_is_name(value))
             rd_usage(cli, "--congestion %s: expected a name such as cubic or bbr", value);
         cli->terms.congestion = value;
         break;
-    case RD_OPTION_JSON:
-        cli->json = true;
-        break;
-    case RD_OPTION_BUFFER:
-        if (!rd_size(value, RD_BUFFER_MIN, RD_BUFFER_MAX, &cli->buffer))
-            rd_usage(cli, "--buffer %s: expected 1M to 1024G", value);
-        break;
-    case RD_OPTION_DROP:
-        if (!rd_number(value, 1, 86400, &cli->drop_s))
-            rd_usage(cli, "--drop-slow %s: expected seconds, 1 to 86400", value);
-        break;
-    case RD_OPTION_START:
-        if (!rd_number(value, 0, 100, &number))
-            rd_usage(cli, "--start %s: expected a level in percent, 0 to 100", value);
-        cli->start = (unsigned)number;
-        break;
-    case RD_OPTION_RESUME:
-        cli->resume = value;
-        break;
-    case RD_OPTION_PROGRESS:
-        cli->progress = true;
-        break;
-    case 'q':
-        cli->quiet = true;
-        break;
-    case RD_OPTION_RATE:
-        if (!rd_size(value, RD_RATE_MIN, RD_RATE_MAX, &cli->rate))
-            rd_usage(cli, "--rate %s: expected bytes per second, 1K to 1024G", value);
-        break;
-    case RD_OPTION_KEY_FILE:
-        cli->key_file = value;
-        break;
-    case RD_OPTION_KEY_FD:
-        if (!rd_number(value, 0, 1 << 20, &number))
-            rd_usage(cli, "--key-fd %s: expected the number of an open descriptor", value);
-        cli->key_fd = (int)number;
-        break;
-    case RD_OPTION_WAIT:
-        if (!rd_number(value, 1, 86400, &cli->wait_s))
-            rd_usage(cli, "--wait %s: expected seconds, 1 to 86400", value);
-        break;
-    case RD_OPTION_BIND:
-        cli->bind = value;
-        break;
-    case 'v':
-        cli->verbose = true;
-        break;
-    case RD_OPTION_VERSION:
-        (void)printf("%s %s\n", cli->name, RD_VERSION);
-        exit(rd_cli_printed(cli));
-    default:
-        (void)fprintf(stderr, "try '%s --help'\n", cli->name);
-        exit(RD_EXIT_USAGE);
     }
 }
 
-void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
-                    const char *help)
+/* Prints the line of the help about an option. */
+static void show(const rd_option_t *option, int column)
 {
-    int option;
+    bool has_name = option->name[0] != '-';
+    const char *value = option->value ? option->value : "";
+    char head[80], letter[8] = "";
+    int len;
 
-    while ((option = getopt_long(argc, argv, "vqh", options, NULL)) >= 0) {
-        if (option == 'h') {
-            (void)fputs(help, stdout);
-            exit(rd_cli_printed(cli));
+    if (option->letter && has_name)
+        (void)snprintf(letter, sizeof letter, "-%c, ", option->letter);
+    len = snprintf(head, sizeof head, "  %s%s%s%s%s", letter, has_name ? "--" : "", option->name,
+                   *value && *value != '[' ? " " : "", value);
+    (void)printf("%s%*s%s\n", head, len + 2 > column ? 3 : column - len, "", option->help);
+}
+
+void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const rd_command_t *command)
+{
+    enum { MOST = 64, VERSION = 256, FIRST }; /* above all letters */
+    const rd_option_t *options[MOST];
+    struct option names[MOST] = {{"help", 0, NULL, 'h'}, {"version", 0, NULL, VERSION}};
+    char letters[2 * MOST] = "+h";
+    size_t count = 0, named = 2, lettered = 2;
+    int is;
+
+    for (size_t i = 0; command->tables[i]; i++)
+        for (const rd_option_t *option = command->tables[i]; option->name; option++) {
+            int has_value = !option->value ? 0 : *option->value == '[' ? 2 : 1;
+
+            if (option->name[0] != '-')
+                names[named++] =
+                    (struct option){option->name, has_value, NULL, FIRST + (int)count};
+            if (option->letter)
+                letters[lettered++] = option->letter;
+            if (option->letter && has_value)
+                letters[lettered++] = ':';
+            options[count++] = option;
         }
-        if (option == RD_OPTION_OF_SENDER)
-            rd_usage(cli, "%s: rdsend decides this for both sides; give rdsend the option",
-                     argv[optind - 1]);
-        rd_cli_option(cli, option, optarg);
+    while ((is = getopt_long(argc, argv, letters + !command->is_ordered, names, NULL)) >= 0) {
+        size_t at = 0;
+
+        while (at < count && options[at]->letter != is && FIRST + (int)at != is)
+            at++;
+        if (at < count) {
+            take(cli, options[at], optarg);
+        } else if (is == 'h') {
+            (void)fputs(command->usage, stdout);
+            for (size_t i = 0; i < count; i++)
+                if (options[i]->help)
+                    show(options[i], command->column);
+            (void)printf("  -h, --help, --version\n%s", command->end);
+            exit(rd_cli_printed(cli));
+        } else if (is == VERSION) {
+            (void)printf("%s %s\n", cli->name, RD_VERSION);
+            exit(rd_cli_printed(cli));
+        } else {
+            (void)fprintf(stderr, "try '%s --help'\n", cli->name);
+            exit(RD_EXIT_USAGE);
+        }
     }
-    rd_cli_check(cli);
 }
 
 void rd_cli_check(const rd_cli_t *cli)

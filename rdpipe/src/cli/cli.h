@@ -2,6 +2,8 @@
 #ifndef RD_CLI_H
 #define RD_CLI_H
 
+#include <stddef.h>
+
 #include "hop/hop.h"
 #include "stream/transfer.h"
 
@@ -37,50 +39,87 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* Numbered above all letters. The options of a single command start at RD_OPTION_OWN. */
-enum {
-    RD_OPTION_CARRIER = 256,
-    RD_OPTION_BLOCK,
-    RD_OPTION_NO_CHECKSUM,
-    RD_OPTION_JSON,
-    RD_OPTION_ENCRYPT,
-    RD_OPTION_ZSTD,
-    RD_OPTION_STREAMS,
-    RD_OPTION_CONGESTION,
-    RD_OPTION_KEY_FILE,
-    RD_OPTION_KEY_FD,
-    RD_OPTION_WAIT,
-    RD_OPTION_BIND,
-    RD_OPTION_PORT,
-    RD_OPTION_ADDRESS,
-    RD_OPTION_REMOTE_PATH,
-    RD_OPTION_RATE,
-    RD_OPTION_PROGRESS,
-    RD_OPTION_RESUME,
-    RD_OPTION_BUFFER,
-    RD_OPTION_START,
-    RD_OPTION_DROP,
-    RD_OPTION_VERSION,
-    RD_OPTION_OF_SENDER, /* an option of the sender, which rdrecv rejects */
-    RD_OPTION_OWN
-};
-/* The options of every command. */
-#define RD_STREAM_OPTIONS                                                                          \
-    {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},              \
-        {"streams", 1, NULL, RD_OPTION_STREAMS}, {"json", 0, NULL, RD_OPTION_JSON},                \
-        {"progress", 0, NULL, RD_OPTION_PROGRESS}, {"quiet", 0, NULL, 'q'},                        \
-        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                                         \
-    {                                                                                              \
-        "version", 0, NULL, RD_OPTION_VERSION                                                      \
-    }
+/* How the value of an option is stored: in the field at `at`, which is a bool, a const char *, a
+ * uint64_t (NUMBER and SIZE), an int or a uint32_t (BLOCK), or in the terms. */
+typedef enum {
+    RD_SET_FLAG,
+    RD_SET_TEXT,
+    RD_SET_NUMBER,
+    RD_SET_SIZE,
+    RD_SET_INT,
+    RD_SET_BLOCK,
+    RD_SET_CARRIER,
+    RD_SET_NO_CHECKSUM,
+    RD_SET_ENCRYPT,
+    RD_SET_ZSTD,
+    RD_SET_STREAMS,
+    RD_SET_CONGESTION
+} rd_set_t;
 
-/* The options that the sender sets for both sides. */
-#define RD_SENDER_OPTIONS                                                                          \
-    {"block", 1, NULL, RD_OPTION_BLOCK}, {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM},          \
-        {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                      \
-    {                                                                                              \
-        "congestion", 1, NULL, RD_OPTION_CONGESTION                                                \
-    }
+/* An option of a command. The parser, the help and the completion are made from these. */
+typedef struct rd_option {
+    const char *name;  /* "-x" if it has only a letter */
+    char letter;       /* 0 if it has none */
+    const char *value; /* NULL if it has none; in brackets if it is optional */
+    const char *help;  /* NULL if the help does not list it */
+    rd_set_t set;
+    size_t at;            /* in the command's structure, which begins with rd_cli_t */
+    uint64_t min, max;    /* of a number */
+    const char *expected; /* describes the numbers that are valid */
+    /* Stores the value in place of `set`, unless NULL. */
+    void (*take)(rd_cli_t *cli, const struct rd_option *option, const char *value);
+    bool is_passed; /* a flag that rdcp passes to the parts of a copy */
+} rd_option_t;
+
+/* The options that several commands have. The description is given if it is not always the same. */
+#define RD_OPTION_CARRIER(help) "carrier", 0, "NAME", help, .set = RD_SET_CARRIER
+#define RD_OPTION_BLOCK                                                                            \
+    "block", 0, "SIZE", "bytes sent at a time, 4K to 8M (256K)",                                   \
+        .set = RD_SET_BLOCK, .at = offsetof(rd_cli_t, terms.block), .min = RD_BLOCK_MIN,           \
+        .max = RD_BLOCK_MAX, .expected = "4K to 8M"
+#define RD_OPTION_NO_CHECKSUM                                                                      \
+    "no-checksum", 0, NULL, "omits the crc32c checksum", .set = RD_SET_NO_CHECKSUM
+#define RD_OPTION_ENCRYPT(help) "encrypt", 0, NULL, help, .set = RD_SET_ENCRYPT
+#define RD_OPTION_ZSTD                                                                             \
+    "zstd", 0, "[=LEVEL]", "compresses the data, level 1 to 19 (3)", .set = RD_SET_ZSTD
+#define RD_OPTION_STREAMS(help) "streams", 0, "N|auto", help, .set = RD_SET_STREAMS
+#define RD_OPTION_CONGESTION                                                                       \
+    "congestion", 0, "NAME", "their congestion control (the kernel's default)",                    \
+        .set = RD_SET_CONGESTION
+#define RD_OPTION_RATE(help)                                                                       \
+    "rate", 0, "SIZE", help, .set = RD_SET_SIZE, .at = offsetof(rd_cli_t, rate),                   \
+                             .min = RD_RATE_MIN, .max = RD_RATE_MAX,                               \
+                             .expected = "bytes per second, 1K to 1024G"
+#define RD_OPTION_BUFFER(help)                                                                     \
+    "buffer", 0, "SIZE", help, .set = RD_SET_SIZE, .at = offsetof(rd_cli_t, buffer),               \
+                               .min = RD_BUFFER_MIN, .max = RD_BUFFER_MAX,                         \
+                               .expected = "1M to 1024G"
+#define RD_OPTION_START(help)                                                                      \
+    "start", 0, "PERCENT", help, .set = RD_SET_INT, .at = offsetof(rd_cli_t, start), .max = 100,   \
+                                 .expected = "a level in percent, 0 to 100"
+#define RD_OPTION_SECONDS(field)                                                                   \
+    .set = RD_SET_NUMBER, .at = offsetof(rd_cli_t, field), .min = 1, .max = 86400,                 \
+    .expected = "seconds, 1 to 86400"
+#define RD_OPTION_TEXT(field) .set = RD_SET_TEXT, .at = offsetof(rd_cli_t, field)
+#define RD_OPTION_KEY_FILE                                                                         \
+    "key-file", 0, "FILE", "reads the key from a file that only you can read",                     \
+        RD_OPTION_TEXT(key_file)
+#define RD_OPTION_KEY_FD                                                                           \
+    "key-fd", 0, "N", "reads the key from an open descriptor",                                     \
+        .set = RD_SET_INT, .at = offsetof(rd_cli_t, key_fd), .max = 1 << 20,                       \
+        .expected = "the number of an open descriptor"
+#define RD_OPTION_VERBOSE(help)                                                                    \
+    "verbose", 'v', NULL, help, .at = offsetof(rd_cli_t, verbose), .is_passed = true
+
+/* The options of every command that are described last. */
+extern const rd_option_t rd_common_options[];
+
+typedef struct {
+    const char *usage, *end;      /* the help before and after the options */
+    int column;                   /* where the descriptions begin */
+    bool is_ordered;              /* an option after the first argument is not one */
+    const rd_option_t *tables[4]; /* each ends with a name NULL */
+} rd_command_t;
 
 /* Every command must call this first. It reopens standard streams that are closed, so that none of
  * our other descriptors gets one of their numbers: a closed input then reads as empty, and writing
@@ -91,13 +130,8 @@ void rd_cli_init(rd_cli_t *cli, const char *name);
 /* Flushes standard output. On failure, prints an error and returns RD_EXIT_FAULT. */
 int rd_cli_printed(const rd_cli_t *cli);
 
-struct option;
-/* For rdsend and rdrecv. Exits on --help, and whenever rd_cli_option exits. */
-void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
-                    const char *help);
-
-/* Stores the value of an option. Exits on --version, on a bad value, or on an unknown option. */
-void rd_cli_option(rd_cli_t *cli, int option, const char *value);
+/* Stores the options. Exits on --help, on --version, on a bad value, or on an unknown option. */
+void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const rd_command_t *command);
 
 /* Call this after the last option. Exits if any options contradict each other. */
 void rd_cli_check(const rd_cli_t *cli);

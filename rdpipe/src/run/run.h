@@ -36,37 +36,8 @@ typedef struct {
     uint16_t port_first, port_last;
 } rd_settings_t;
 
-/* The options that rdpipe and rdcp have in common, for getopt_long. */
-#define RD_SETTINGS_LETTERS "o:F:i:J:"
-#define RD_SETTINGS_OPTIONS                                                                        \
-    RD_SENDER_OPTIONS, {"port", 1, NULL, RD_OPTION_PORT}, {"address", 1, NULL, RD_OPTION_ADDRESS}, \
-    {                                                                                              \
-        "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
-    }
-
-/* The help lines of these options, and of those that every command has. */
-#define RD_SETTINGS_HELP                                                                           \
-    "  --progress            reports progress, even without a terminal, and a summary\n"           \
-    "  -q, --quiet           reports no progress, only errors\n"                                   \
-    "  --json                prints a line of JSON on standard error at the end, more with "       \
-    "--progress\n"                                                                                 \
-    "  --rate SIZE           limits each hop, in bytes per second, 1K to 1024G (no limit)\n"       \
-    "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"               \
-    "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"                              \
-    "  --no-checksum         omits the crc32c checksum\n"                                          \
-    "  --encrypt             TLS 1.3 on hops between hosts\n"                                      \
-    "  --zstd[=LEVEL]        compresses the data, level 1 to 19 (3)\n"                             \
-    "  --streams N|auto      TCP connections of a hop over tcp, 1 to 64 (auto)\n"                  \
-    "  --congestion NAME     their congestion control (the kernel's default)\n"                    \
-    "  --port FIRST[-LAST]   ports that hops listen on (any; closed when all streams are "         \
-    "connected)\n"                                                                                 \
-    "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"        \
-    "  --remote-path DIR     directory of the commands on the hosts\n"                             \
-    "  -o OPTION, -F FILE, -i FILE, -J HOST   are passed to ssh; RDPIPE_SSH names another ssh\n"   \
-    "  -h, --help, --version\n"
-
-/* Stores one of these options, or one that is passed to ssh. Returns false if it is neither. */
-bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
+/* The options that rdpipe and rdcp have in common, whose structures begin with rd_settings_t. */
+extern const rd_option_t rd_settings_options[];
 
 /* Exits by raising this signal, so that the shell sees which signal it was. */
 int rd_end_by(int sig);

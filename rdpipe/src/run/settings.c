@@ -4,18 +4,20 @@
 
 #include "run.h"
 
-static void add_ssh(rd_settings_t *settings, const char *option, const char *value)
+/* rd_cli_t is the first member of rd_settings_t. */
+static void add_ssh(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
-    rd_ssh_t *ssh = &settings->ssh;
+    rd_ssh_t *ssh = &((rd_settings_t *)cli)->ssh;
 
     if (ssh->count + 2 > RD_SSH_OPTIONS_MAX)
-        rd_usage(&settings->cli, "more than %d options for ssh", RD_SSH_OPTIONS_MAX / 2);
-    ssh->options[ssh->count++] = option;
+        rd_usage(cli, "more than %d options for ssh", RD_SSH_OPTIONS_MAX / 2);
+    ssh->options[ssh->count++] = option->name;
     ssh->options[ssh->count++] = value;
 }
 
-static void set_ports(rd_settings_t *settings, const char *text)
+static void set_ports(rd_cli_t *cli, const rd_option_t *option, const char *text)
 {
+    rd_settings_t *settings = (rd_settings_t *)cli;
     char first[8] = "";
     size_t len = strcspn(text, "-");
     uint64_t from = 0, to = 0;
@@ -24,47 +26,42 @@ static void set_ports(rd_settings_t *settings, const char *text)
         memcpy(first, text, len);
     if (!rd_number(first, 1, 65535, &from) ||
         !rd_number(text[len] ? text + len + 1 : first, from, 65535, &to))
-        rd_usage(&settings->cli, "--port %s: expected PORT or FIRST-LAST", text);
+        rd_usage(cli, "--%s %s: expected PORT or FIRST-LAST", option->name, text);
     settings->port_first = (uint16_t)from;
     settings->port_last = (uint16_t)to;
 }
 
-static void add_address(rd_settings_t *settings, const char *text)
+static void add_address(rd_cli_t *cli, const rd_option_t *option, const char *text)
 {
+    rd_settings_t *settings = (rd_settings_t *)cli;
+
     if (!strchr(text, '=') || settings->address_count == RD_ADDRESSES_MAX)
-        rd_usage(&settings->cli, "--address %s: expected HOST=ADDRESS, at most %d times", text,
+        rd_usage(cli, "--%s %s: expected HOST=ADDRESS, at most %d times", option->name, text,
                  RD_ADDRESSES_MAX);
     settings->addresses[settings->address_count++] = text;
 }
 
-bool rd_settings_option(rd_settings_t *settings, int option, const char *value)
-{
-    switch (option) {
-    case 'o':
-        add_ssh(settings, "-o", value);
-        return true;
-    case 'F':
-        add_ssh(settings, "-F", value);
-        return true;
-    case 'i':
-        add_ssh(settings, "-i", value);
-        return true;
-    case 'J':
-        add_ssh(settings, "-J", value);
-        return true;
-    case RD_OPTION_PORT:
-        set_ports(settings, value);
-        return true;
-    case RD_OPTION_ADDRESS:
-        add_address(settings, value);
-        return true;
-    case RD_OPTION_REMOTE_PATH:
-        settings->ssh.remote_path = value;
-        return true;
-    default:
-        return false;
-    }
-}
+const rd_option_t rd_settings_options[] = {
+    {RD_OPTION_RATE("limits each hop, in bytes per second, 1K to 1024G (no limit)")},
+    {RD_OPTION_CARRIER("shm, rdma, tcp, or auto (the best that each hop has)")},
+    {RD_OPTION_BLOCK},
+    {RD_OPTION_NO_CHECKSUM},
+    {RD_OPTION_ENCRYPT("TLS 1.3 on hops between hosts")},
+    {RD_OPTION_ZSTD},
+    {RD_OPTION_STREAMS("TCP connections of a hop over tcp, 1 to 64 (auto)")},
+    {RD_OPTION_CONGESTION},
+    {"port", 0, "FIRST[-LAST]",
+     "ports that hops listen on (any; closed when all streams are connected)", .take = set_ports},
+    {"address", 0, "HOST=ADDR", "hops to HOST use this address of it (HOST empty: this host)",
+     .take = add_address},
+    {"remote-path", 0, "DIR", "directory of the commands on the hosts", .set = RD_SET_TEXT,
+     .at = offsetof(rd_settings_t, ssh.remote_path)},
+    {"-o", 'o', "OPTION, -F FILE, -i FILE, -J HOST",
+     "are passed to ssh; RDPIPE_SSH names another ssh", .take = add_ssh},
+    {"-F", 'F', "FILE", NULL, .take = add_ssh},
+    {"-i", 'i', "FILE", NULL, .take = add_ssh},
+    {"-J", 'J', "HOST", NULL, .take = add_ssh},
+    {.name = NULL}};
 
 int rd_end_by(int sig)
 {

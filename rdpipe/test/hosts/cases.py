@@ -268,7 +268,7 @@ def installed(hosts):
         expect(os.path.exists(f"{prefix}/share/bash-completion/completions/{name}"), f"no completion of {name}")
         expect(run(f"{prefix}/bin/{name}", "--version").startswith(f"{name} "), f"{name} does not run")
     gives(hosts, f"echo x | '{prefix}/bin/rdpipe' --remote-path '{prefix}/bin' host1:cat", b"x\n")
-    completed = run("bash", "-c", f"source '{prefix}/share/bash-completion/completions/rdcp'; COMP_WORDS=(rdcp --rec); COMP_CWORD=1; _rdpipe; echo \"${{COMPREPLY[@]}}\"")
+    completed = run("bash", "-c", f"source '{prefix}/share/bash-completion/completions/rdcp'; COMP_WORDS=('{prefix}/bin/rdcp' --rec); COMP_CWORD=1; _rdpipe; echo \"${{COMPREPLY[@]}}\"")
     expect(completed == "--recursive\n", repr(completed))
     package = os.path.join(hosts.folder, "rdpipe.deb")
     run(os.path.join(root, "scripts/install-pipe"), "--deb", package)
