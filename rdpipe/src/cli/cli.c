@@ -239,8 +239,7 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const rd_command_t *co
             int has_value = !option->value ? 0 : *option->value == '[' ? 2 : 1;
 
             if (option->name[0] != '-')
-                names[named++] =
-                    (struct option){option->name, has_value, NULL, FIRST + (int)count};
+                names[named++] = (struct option){option->name, has_value, NULL, FIRST + (int)count};
             if (option->letter)
                 letters[lettered++] = option->letter;
             if (option->letter && has_value)
@@ -347,17 +346,12 @@ void rd_json_text(FILE *to, const char *text)
     (void)fputc('"', to);
 }
 
-static const char *outcome_name(rd_outcome_t outcome)
-{
-    return outcome == RD_TRANSFER_DONE   ? "done"
-           : outcome == RD_TRANSFER_QUIT ? "reader_quit"
-                                         : "fault";
-}
-
 /* Reports the outcome, and returns the exit status. */
 static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_hop_t *hop,
                    double seconds)
 {
+    static const char *const names[] = {"done", "reader_quit", "fault"};
+    static const int statuses[] = {0, RD_EXIT_QUIT, RD_EXIT_FAULT};
     uint64_t bytes = atomic_load(&transfer->bytes);
     double carried = (double)(bytes - atomic_load(&transfer->first));
     char rate[32], amount[32], over[32] = "";
@@ -377,15 +371,13 @@ static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_
                       "{\"command\": \"%s\", \"event\": \"end\", \"outcome\": \"%s\", \"bytes\": "
                       "%llu, \"seconds\": "
                       "%.6f, \"carrier\": \"%s\", \"streams\": %u, \"reason\": ",
-                      cli->name, outcome_name(transfer->outcome), (unsigned long long)bytes,
-                      seconds, hop->carrier, streams);
+                      cli->name, names[transfer->outcome], (unsigned long long)bytes, seconds,
+                      hop->carrier, streams);
         rd_json_text(stderr,
                      transfer->outcome == RD_TRANSFER_FAULT ? transfer->why.text : hop->why);
         (void)fprintf(stderr, "}\n");
     }
-    return transfer->outcome == RD_TRANSFER_DONE   ? 0
-           : transfer->outcome == RD_TRANSFER_QUIT ? RD_EXIT_QUIT
-                                                   : RD_EXIT_FAULT;
+    return statuses[transfer->outcome];
 }
 
 static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move)

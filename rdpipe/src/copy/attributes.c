@@ -40,11 +40,10 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
     static struct {
         uid_t uid;
         gid_t gid;
-        bool is_set;
         char text[600];
     } last; /* cached, because a tree has few owners and each look-up reads a file */
 
-    if (!last.is_set || last.uid != is->st_uid || last.gid != is->st_gid) {
+    if (!*last.text || last.uid != is->st_uid || last.gid != is->st_gid) {
         const struct passwd *user = getpwuid(is->st_uid);
         const struct group *group;
         char name[256] = "";
@@ -56,7 +55,6 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
                        group ? group->gr_name : "");
         last.uid = is->st_uid;
         last.gid = is->st_gid;
-        last.is_set = true;
     }
     return rd_items_attribute(out, OWNER, last.text, strlen(last.text));
 }

@@ -11,15 +11,10 @@
 
 /* ---- messages ---- */
 
-static bool is_final(int error)
-{
-    return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
-}
-
 bool rd_writer_complain(rd_writer_t *writer, const char *path, int error)
 {
     rd_complain(&writer->complaints, path, "%s", strerror(error));
-    if (is_final(error))
+    if (error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS)
         writer->is_fatal = true;
     return false;
 }

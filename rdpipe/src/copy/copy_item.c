@@ -19,23 +19,17 @@ static_assert(sizeof(header_t) == RD_ITEM_BYTES, "the layout is part of the prot
 
 bool rd_path_is_safe(const char *path, size_t len)
 {
-    size_t name = 0; /* the length of the name that is being read */
+    const char *end = path + len, *slash;
 
     if (len >= RD_PATH_BYTES || memchr(path, 0, len))
         return false;
-    for (size_t i = 0; i < len; i++) {
-        const char *from = path + i - name;
-
-        if (path[i] != '/') {
-            name++;
-            continue;
-        }
-        if (name == 0 || (name == 1 && *from == '.') || (name == 2 && memcmp(from, "..", 2) == 0))
+    for (const char *name = path; len > 0 && name <= end; name = slash + 1) {
+        slash = memchr(name, '/', (size_t)(end - name));
+        slash = slash ? slash : end;
+        if (slash == name || (slash - name <= 2 && memcmp(name, "..", (size_t)(slash - name)) == 0))
             return false;
-        name = 0;
     }
-    return len == 0 || !(name == 0 || (name == 1 && path[len - 1] == '.') ||
-                         (name == 2 && memcmp(path + len - 2, "..", 2) == 0));
+    return true;
 }
 
 size_t rd_item_put(uint8_t *at, const rd_item_t *item)

@@ -414,16 +414,12 @@ static void give(pack_t *pack, job_t *job, bool reads)
     rd_jobs_give(pack->jobs, job->parent >= 0);
 }
 
-static bool is_small_and_new(const rd_item_t *item)
-{
-    return item->kind == RD_ITEM_FILE && item->has == RD_HAS_NOTHING && *item->path &&
-           item->size <= RD_SMALL_BYTES;
-}
-
 static bool take_in_turn(pack_t *pack)
 {
-    bool was_beside = pack->pace.is_beside,
-         is_small = !pack->copy.dry_run && is_small_and_new(&pack->item) && pack->blocks.count == 0;
+    const rd_item_t *item = &pack->item;
+    bool was_beside = pack->pace.is_beside;
+    bool is_small = item->kind == RD_ITEM_FILE && item->has == RD_HAS_NOTHING && *item->path &&
+                    item->size <= RD_SMALL_BYTES && !pack->copy.dry_run && pack->blocks.count == 0;
     bool reads = is_small && rd_pace_next(&pack->pace, rd_now_us());
     job_t *job;
 

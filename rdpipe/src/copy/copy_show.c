@@ -168,12 +168,6 @@ static void show_file(show_t *show)
     }
 }
 
-static void show_kept(show_t *show)
-{
-    if (find(show, show->item.path) == THERE)
-        show_status(show);
-}
-
 static void show_link(show_t *show)
 {
     const rd_item_t *item = &show->item;
@@ -299,7 +293,8 @@ static bool step(show_t *show, bool *done_p, rd_why_t *why)
         show_file(show);
         return true;
     case RD_ITEM_KEEP:
-        show_kept(show);
+        if (find(show, item->path) == THERE)
+            show_status(show);
         return true;
     case RD_ITEM_LINK:
         show_link(show);

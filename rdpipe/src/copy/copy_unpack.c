@@ -289,13 +289,6 @@ static bool take_data(unpack_t *unpack, rd_why_t *why)
     return !why->text[0];
 }
 
-static void take_hole(unpack_t *unpack)
-{
-    if (unpack->gathered)
-        ungather(unpack);
-    rd_file_skip(&unpack->writer, &unpack->file, unpack->item.size);
-}
-
 static void close_parent(rd_file_t *file)
 {
     if (file->parent >= 0 && file->owns_parent)
@@ -615,7 +608,9 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     case RD_ITEM_DATA:
         return take_data(unpack, why);
     case RD_ITEM_HOLE:
-        take_hole(unpack);
+        if (unpack->gathered)
+            ungather(unpack);
+        rd_file_skip(&unpack->writer, &unpack->file, unpack->item.size);
         break;
     case RD_ITEM_COPY:
         rd_delta_copy(&unpack->writer, &unpack->file, unpack->item.offset, unpack->item.size);

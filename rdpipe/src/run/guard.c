@@ -77,13 +77,6 @@ static void clean_up(const rd_known_t *known)
         remove_directory(known->path);
 }
 
-static void close_others(int fd)
-{
-    for (int other = 0; other < fd; other++)
-        close(other);
-    closefrom(fd + 1); /* for kernels without close_range */
-}
-
 /* Receives the next message. *input_p is the descriptor that was sent with it, or -1. */
 static ssize_t receive(int fd, order_t *order_p, int *input_p)
 {
@@ -117,7 +110,9 @@ static _Noreturn void run_guard(int fd, const rd_key_t *secret, const char *name
         (void)signal(sig, SIG_IGN);
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_NAME, name);
-    close_others(fd);
+    for (int other = 0; other < fd; other++)
+        close(other);
+    closefrom(fd + 1); /* for kernels without close_range */
     while ((n = receive(fd, &order, &input)) != 0) {
         if (n < 0 && errno != EINTR)
             break;

@@ -270,8 +270,7 @@ static bool set_up(rd_run_t *run, rd_why_t *why)
     set_signals(&set);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     run->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    run->began_ms = rd_now_ms();
-    run->give_up_ms = run->began_ms + HELLO_MS;
+    run->give_up_ms = rd_now_ms() + HELLO_MS;
     return run->signals >= 0 || rd_because(why, "signalfd: %s", strerror(errno));
 }
 

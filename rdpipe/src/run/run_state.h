@@ -47,7 +47,7 @@ typedef struct {
     rd_why_t fault;
     uint64_t size;    /* size of the stream, or 0 if unknown */
     rd_speed_t speed; /* of the stream; for a copy, of its content */
-    int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
+    int64_t started_ms, ended_ms, give_up_ms, show_ms;
     int64_t commands_until_ms; /* commands that clean up after a signal may run until then */
 } rd_run_t;
 

@@ -133,11 +133,6 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
     return true;
 }
 
-static bool may_begin(const drain_t *drain)
-{
-    return !drain->transfer->resume || drain->has_resumed;
-}
-
 /* ---- DATA ---- */
 
 /* Called again, this does nothing, so that exactly the bytes that were checked are written. */
@@ -443,7 +438,8 @@ static bool take_next(drain_t *drain)
         begin_output(drain);
     if (frame.kind == RD_RESUME)
         is_taken = take_id(drain, &frame, payload);
-    else if ((frame.kind == RD_DATA || frame.kind == RD_END) && !may_begin(drain))
+    else if ((frame.kind == RD_DATA || frame.kind == RD_END) && drain->transfer->resume &&
+             !drain->has_resumed)
         (void)fault(drain, "this receiver was called with --resume, but the sender was not", 0);
     else if (frame.kind == RD_DATA)
         is_taken = take_data(drain, &frame, payload);
@@ -580,7 +576,6 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
     /* An output that could not be opened does not count as a reader that has closed. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
-    atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);
     close_buffer(&drain);
     if (drain.closing.has_thread)
         end_closing(&drain);

@@ -37,7 +37,6 @@ typedef struct {
     _Atomic uint64_t bytes; /* bytes of the stream, including `first` */
     _Atomic uint64_t first; /* how many of these were already there at the start */
     _Atomic uint64_t size;  /* feed: how many there will be, or 0 if unknown */
-    _Atomic bool has_ended; /* drain: the consumer has the complete stream */
     /* drain: the output gets no more data, but stays open so that its reader can be killed first */
     _Atomic bool is_dropped;
     /* drain: called with `of` at END, just before the output is closed; may be NULL */
