@@ -14,7 +14,7 @@
 
 struct rd_tls {
     bw_tls_session_t session; /* used until the handshake is complete */
-    const char *suite, *step; /* step: the step at which creating the session failed */
+    const char *suite;
     bw_socket_t socket;
     bw_buffer_t in, out; /* encrypted */
     bw_record_reader_t reader;
@@ -41,26 +41,24 @@ static bw_tls_terms_t terms_of(const rd_key_t *key, bool is_server, bool prefers
     return terms;
 }
 
-static bool set_up(rd_tls_t *tls, const rd_key_t *key, bool is_server, bool prefers_aes)
-{
-    bw_tls_terms_t terms = terms_of(key, is_server, prefers_aes);
-    BIO *bio = BIO_new_socket(tls->socket.fd, BIO_NOCLOSE);
-    bool is_made = bw_tls_session_make(&tls->session, &terms, bio, bio, &tls->step);
-
-    rd_wipe(&terms, sizeof terms);
-    return is_made;
-}
-
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes)
 {
     rd_tls_t *tls = calloc(1, sizeof *tls);
+    bw_tls_terms_t terms;
+    const char *step;
+    bool is_made;
+    BIO *bio;
 
     if (!tls)
         return NULL;
     tls->socket.fd = socket;
     tls->reader.in = &tls->in;
     tls->writer.out = &tls->out;
-    if (set_up(tls, key, is_server, prefers_aes))
+    terms = terms_of(key, is_server, prefers_aes);
+    bio = BIO_new_socket(socket, BIO_NOCLOSE);
+    is_made = bw_tls_session_make(&tls->session, &terms, bio, bio, &step);
+    rd_wipe(&terms, sizeof terms);
+    if (is_made)
         return tls;
     rd_tls_free(tls);
     return NULL;

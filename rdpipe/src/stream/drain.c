@@ -55,12 +55,6 @@ typedef struct {
     rd_why_t fault;
 } drain_t;
 
-static bool fault(drain_t *drain, const char *what, int error)
-{
-    return rd_because(&drain->fault, "%s%s%s", what, error ? ": " : "",
-                      error ? strerror(error) : "");
-}
-
 static bool has_output(const drain_t *drain)
 {
     return drain->output->fd >= 0 && !drain->is_dropped;
@@ -111,10 +105,10 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
     bool done;
 
     if (!resume || drain->has_resumed || drain->total > 0)
-        return fault(drain,
-                     resume ? "the producer sent an unexpected frame"
-                            : "the sender was called with --resume, but this receiver was not",
-                     0),
+        return rd_because(&drain->fault,
+                          resume
+                              ? "the producer sent an unexpected frame"
+                              : "the sender was called with --resume, but this receiver was not"),
                true;
     rd_keeper_lend(&drain->keeper);
     done = rd_resume_accept(resume, drain->output->fd, (const char *)payload, frame->len,
@@ -144,7 +138,7 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
         if (!drain->copy)
             drain->copy = malloc(drain->from->hop.terms.block);
         if (!drain->copy)
-            return fault(drain, "out of memory for a block", 0);
+            return rd_because(&drain->fault, "out of memory for a block");
         payload = memcpy(drain->copy, payload, frame->len);
     }
     if (!(frame->flags & RD_FLAG_ZSTD)) {
@@ -153,10 +147,11 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     }
     if (!drain->compressor.block &&
         !rd_compressor_open(&drain->compressor, drain->from->hop.terms.block, 0, false))
-        return fault(drain, rd_zstd_version() ? "out of memory for decompression" : RD_NO_ZSTD, 0);
+        return rd_because(&drain->fault,
+                          rd_zstd_version() ? "out of memory for decompression" : RD_NO_ZSTD);
     drain->plain = drain->compressor.block;
     if (!rd_decompress(&drain->compressor, payload, frame->len, frame->value))
-        return fault(drain, "a compressed piece of the stream is damaged", 0);
+        return rd_because(&drain->fault, "a compressed piece of the stream is damaged");
     return true;
 }
 
@@ -172,14 +167,14 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
     bool is_read = has_output(drain) || is_too_long(drain, frame);
 
     if (frame->offset != drain->total || drain->has_ended)
-        return fault(drain, "a piece of the stream is missing or arrived twice", 0);
+        return rd_because(&drain->fault, "a piece of the stream is missing or arrived twice");
     /* A node that only forwards leaves the check to the last node. */
     if (is_read && !unpack(drain, frame, payload))
         return false;
     if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
         rd_crc(drain->plain, frame->value) != frame->crc)
-        return fault(drain, "checksum error: the received bytes differ from those that were sent",
-                     0);
+        return rd_because(&drain->fault,
+                          "checksum error: the received bytes differ from those that were sent");
     drain->is_checked = true;
     return true;
 }
@@ -396,7 +391,8 @@ static bool close_output(drain_t *drain)
 static bool take_end(drain_t *drain, const rd_frame_t *frame)
 {
     if (frame->offset != drain->total || drain->has_ended) {
-        (void)fault(drain, "the stream's length differs from what its producer reports", 0);
+        (void)rd_because(&drain->fault,
+                         "the stream's length differs from what its producer reports");
         return true;
     }
     if (!drain->is_forwarded && drain->forward && !drain->forward_quit &&
@@ -420,7 +416,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
-        (void)fault(drain, rd_end_name(drain->output, true), errno);
+        (void)rd_because(&drain->fault, "%s: %s", rd_end_name(drain->output, true),
+                         strerror(errno));
     drain->transfer->empties = false;
 }
 
@@ -440,7 +437,8 @@ static bool take_next(drain_t *drain)
         is_taken = take_id(drain, &frame, payload);
     else if ((frame.kind == RD_DATA || frame.kind == RD_END) && drain->transfer->resume &&
              !drain->has_resumed)
-        (void)fault(drain, "this receiver was called with --resume, but the sender was not", 0);
+        (void)rd_because(&drain->fault,
+                         "this receiver was called with --resume, but the sender was not");
     else if (frame.kind == RD_DATA)
         is_taken = take_data(drain, &frame, payload);
     else if (frame.kind == RD_END)
@@ -449,7 +447,7 @@ static bool take_next(drain_t *drain)
         (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%s: %.*s", drain->from->peer,
                             (int)frame.len, (const char *)payload);
     else if (frame.kind != RD_PING)
-        (void)fault(drain, "the producer sent an unexpected frame", 0);
+        (void)rd_because(&drain->fault, "the producer sent an unexpected frame");
     if (is_taken && !drain->fault.text[0])
         rd_stream_release(drain->from, &frame);
     return is_taken;
