@@ -100,36 +100,35 @@ static inline int rd_hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/* Returns the value of two hexadecimal digits, or -1 if they are not. */
+static inline int rd_hex_byte(const char *digits)
+{
+    int high = rd_hex_digit(digits[0]), low = high < 0 ? -1 : rd_hex_digit(digits[1]);
+
+    return low < 0 ? -1 : high << 4 | low;
+}
+
 /* Like rd_number, but accepts a suffix K, M or G. */
 static inline bool rd_size(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
 {
+    static const char units[] = "KMGkmg";
     char digits[24];
     size_t len = strlen(text);
-    uint64_t unit = 1, number;
+    const char *unit;
+    unsigned bits;
+    uint64_t number;
 
     if (len == 0 || len >= sizeof digits)
         return false;
     memcpy(digits, text, len + 1);
-    switch (digits[len - 1]) {
-    case 'K':
-    case 'k':
-        unit = 1024;
-        break;
-    case 'M':
-    case 'm':
-        unit = 1024 * 1024;
-        break;
-    case 'G':
-    case 'g':
-        unit = 1024 * 1024 * 1024;
-        break;
-    }
-    if (unit > 1)
+    unit = strchr(units, digits[len - 1]);
+    bits = unit ? 10 * (1 + (unsigned)(unit - units) % 3) : 0;
+    if (unit)
         digits[len - 1] = 0;
-    if (!rd_number(digits, 0, UINT64_MAX / unit, &number) || number * unit < min ||
-        number * unit > max)
+    if (!rd_number(digits, 0, UINT64_MAX >> bits, &number) || number << bits < min ||
+        number << bits > max)
         return false;
-    *number_p = number * unit;
+    *number_p = number << bits;
     return true;
 }
 

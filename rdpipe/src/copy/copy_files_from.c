@@ -147,12 +147,11 @@ static bool take_line(rd_names_t *names, const char *line)
     memcpy(path, before, shared);
     used = shared;
     for (at++; *at && *at != '\n'; at++) {
-        int high = *at == '%' ? rd_hex_digit(at[1]) : 0;
-        int low = *at == '%' && high >= 0 ? rd_hex_digit(at[2]) : 0;
+        int byte = *at == '%' ? rd_hex_byte(at + 1) : *at;
 
-        if (used + 1 >= sizeof path || high < 0 || low < 0)
+        if (used + 1 >= sizeof path || (*at == '%' && byte < 0))
             return false;
-        path[used++] = *at == '%' ? (char)(high << 4 | low) : *at;
+        path[used++] = (char)byte;
         at += *at == '%' ? 2 : 0;
     }
     return rd_path_is_safe(path, used) && rd_names_add(names, path, used);

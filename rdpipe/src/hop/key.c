@@ -109,11 +109,11 @@ bool rd_key_of_hex(const char *hex, rd_key_t *key_p)
     if (strlen(hex) != 2 * RD_KEY_BYTES)
         return false;
     for (size_t i = 0; i < RD_KEY_BYTES; i++) {
-        int high = rd_hex_digit(hex[2 * i]), low = rd_hex_digit(hex[2 * i + 1]);
+        int byte = rd_hex_byte(hex + 2 * i);
 
-        if (high < 0 || low < 0)
+        if (byte < 0)
             return false;
-        key_p->bytes[i] = (uint8_t)(high << 4 | low);
+        key_p->bytes[i] = (uint8_t)byte;
     }
     return true;
 }

@@ -124,8 +124,9 @@ static const char *peer_of(const side_t *side)
     return side->peer ? side->peer : side->is_in ? "the previous host" : "the next host";
 }
 
-static void open_hop(side_t *side)
+static void *hop_thread(void *argument)
 {
+    side_t *side = argument;
     agent_t *agent = side->agent;
     int64_t deadline = rd_now_ms() + HOP_MS;
     rd_there_t there = {.host = side->host,
@@ -147,14 +148,7 @@ static void open_hop(side_t *side)
     if (done)
         rd_stream_open(&side->stream, &side->hop, peer_of(side));
     atomic_store(&side->phase, done ? HOP_OPEN : HOP_FAILED);
-}
-
-static void *hop_thread(void *argument)
-{
-    side_t *side = argument;
-
-    open_hop(side);
-    (void)eventfd_write(side->agent->news, 1);
+    (void)eventfd_write(agent->news, 1);
     return NULL;
 }
 

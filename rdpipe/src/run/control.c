@@ -186,13 +186,10 @@ static char *decode(const char *from, size_t len, size_t *len_p)
     if (!value)
         return NULL;
     for (size_t i = 0; i < len; i++) {
-        if (from[i] == '%' && i + 2 < len && rd_hex_digit(from[i + 1]) >= 0 &&
-            rd_hex_digit(from[i + 2]) >= 0) {
-            *to++ = (char)(rd_hex_digit(from[i + 1]) << 4 | rd_hex_digit(from[i + 2]));
-            i += 2;
-        } else {
-            *to++ = from[i];
-        }
+        int byte = from[i] == '%' && i + 2 < len ? rd_hex_byte(from + i + 1) : -1;
+
+        *to++ = byte >= 0 ? (char)byte : from[i];
+        i += byte >= 0 ? 2 : 0;
     }
     *to = 0;
     if (len_p)
