@@ -17,6 +17,8 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
+-import(beamway_result, [then/2]).
+
 -type link_info() :: #{node := node(),
                        link := beamway_kind:label(),
                        reason := binary(),
@@ -97,21 +99,20 @@ faults() -> beamway_fault_path:all().
 %% {@link beamway_port:stats/1}. If OTP's own port or ssl's processes carry the data, there are only the socket's own counters.
 -spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
 info(Node) ->
-    case link_to(Node) of
-        {ok, Link} -> {ok, maps:merge(public(Link), beamway_metrics:of_link(Link))};
-        none -> {error, not_connected}
-    end.
+    then(link_to(Node), fun(Link) -> {ok, with_counters(Link)} end).
 
 link_to(Node) ->
     case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
         [Link | _] -> {ok, Link};
-        [] -> none
+        [] -> {error, not_connected}
     end.
+
+with_counters(Link) -> maps:merge(public(Link), beamway_metrics:of_link(Link)).
 
 %% @doc Like {@link info/1}, but for all links.
 -spec info() -> [#{atom() => term()}].
 info() ->
-    [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
+    [with_counters(Link) || Link <- lists:sort(beamway_links:all())].
 
 %% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are
 %% due anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old, and that of a peer
@@ -151,10 +152,7 @@ explained(Record) ->
 %% link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
-    case link_to(Node) of
-        {ok, Link} -> lately(Link, beamway_recorder:traffic([maps:get(connection, Link)]), 1000);
-        none -> {error, not_connected}
-    end;
+    then(link_to(Node), fun(#{connection := Connection} = Link) -> lately(Link, beamway_recorder:traffic([Connection]), 1000) end);
 senders(Node) ->
     error({badarg, {node, Node, "expected the name of a node, an atom"}}).
 
@@ -169,10 +167,7 @@ senders() ->
 %% currently queued.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
-    case link_to(Node) of
-        {ok, Link} -> of_link(Link, fun(Port) -> beamway_senders:within(Port, Ms) end);
-        none -> {error, not_connected}
-    end;
+    then(link_to(Node), fun(Link) -> of_link(Link, fun(Port) -> beamway_senders:within(Port, Ms) end) end);
 senders(Node, Ms) ->
     error({badarg, {senders, {Node, Ms}, "expected the name of a node and milliseconds from 0 to 60000"}}).
 

@@ -16,6 +16,8 @@
 -export([run/4, tell_without/3]).
 -export([send/2, recv/2, give_up_connection/1]).
 
+-import(beamway_result, [then/2]).
+
 -type stream() :: beamway_stream:stream().
 
 -callback is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
@@ -61,8 +63,8 @@ give_up_connection(Reason) ->
     ?LOG_ERROR("beamway: no agreement on a link with the peer, connection closed: ~0tp", [Reason]),
     exit(shutdown).
 
-agree(connecting, Kind, Stream, Deadline, Config, {ok, RingBytes}) ->
-    case (beamway_kind:module(Kind)):offer(Config, RingBytes) of
+agree(connecting, Kind, Stream, Deadline, Config, Granted) ->
+    case then(Granted, fun(RingBytes) -> (beamway_kind:module(Kind)):offer(Config, RingBytes) end) of
         {ok, Port, Offer} ->
             or_close(Port, fun() ->
                                    send(Stream, Offer),
@@ -71,15 +73,12 @@ agree(connecting, Kind, Stream, Deadline, Config, {ok, RingBytes}) ->
         {error, Reason} ->
             nack(Stream, none, Reason)
     end;
-agree(connecting, _Kind, Stream, _Deadline, _Config, {error, Reason}) ->
-    nack(Stream, none, Reason);
 agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
-    case {recv(Stream, Deadline), Granted} of
-        {{nack, Reason}, _} -> refused(none, Reason);
-        {ready, _} -> give_up(<<"ready without an offer">>);
-        {{offer_of_version, Version}, _} -> nack(Stream, none, beamway_wire:another_version(Version));
-        {Offer, {ok, RingBytes}} -> joined(Stream, Deadline, (beamway_kind:module(Kind)):join(Offer, Config, RingBytes, Deadline));
-        {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
+    case recv(Stream, Deadline) of
+        {nack, Reason} -> refused(none, Reason);
+        ready -> give_up(<<"ready without an offer">>);
+        {offer_of_version, Version} -> nack(Stream, none, beamway_wire:another_version(Version));
+        Offer -> joined(Stream, Deadline, then(Granted, fun(RingBytes) -> (beamway_kind:module(Kind)):join(Offer, Config, RingBytes, Deadline) end))
     end.
 
 answered(ready, Stream, Deadline, Kind, Port) ->
@@ -138,14 +137,9 @@ send(Stream, Packet) ->
 -spec recv(stream(), Deadline :: integer()) -> beamway_wire:packet().
 recv(Stream, Deadline) ->
     Left = max(0, Deadline - erlang:monotonic_time(millisecond)),
-    case beamway_stream:recv(Stream, Left) of
-        {ok, Bytes} ->
-            case beamway_wire:decode(Bytes) of
-                {ok, Packet} -> Packet;
-                {error, Reason} -> give_up(Reason)
-            end;
-        {error, Reason} ->
-            give_up(Reason)
+    case then(beamway_stream:recv(Stream, Left), fun beamway_wire:decode/1) of
+        {ok, Packet} -> Packet;
+        {error, Reason} -> give_up(Reason)
     end.
 
 or_close(Port, Use) ->

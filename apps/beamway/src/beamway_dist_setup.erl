@@ -523,14 +523,12 @@ tick(Stream) ->
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
-    case stats(Stream, driven(Stream)) of
-        {ok, #{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}} ->
-            {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
-            put_state(heard, Heard),
-            {ok, Told, Out, Pending};
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    beamway_result:then(stats(Stream, driven(Stream)),
+                        fun(#{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}) ->
+                                {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
+                                put_state(heard, Heard),
+                                {ok, Told, Out, Pending}
+                        end).
 
 %% Returns the number of messages, but at least one more than last time if any bytes have arrived since then, even if they do not complete a message.
 %% The first call returns at least one, because dist_util never gives up on a connection whose count has never changed, so a peer that fell silent

@@ -123,7 +123,7 @@ derive(Cookie, []) ->
 %% @doc Returns the keys in a file.
 -spec of_file(file:filename()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 of_file(File) ->
-    case read(File) of
+    case beamway_host:read(File, ?FILE_BYTES) of
         {ok, Text} ->
             case secrets(Text) of
                 {ok, Secrets} -> {ok, [key(file, Secret) || Secret <- Secrets]};
@@ -131,17 +131,6 @@ of_file(File) ->
             end;
         {error, Reason} ->
             problem("encrypt_key_file ~ts: ~ts; " ++ ?KEYGEN, [File, file:format_error(Reason)])
-    end.
-
-%% The file is opened raw, because the distribution starts before the file server.
-read(File) ->
-    case file:open(File, [read, raw, binary]) of
-        {ok, Io} ->
-            Read = file:read(Io, ?FILE_BYTES),
-            _ = file:close(Io),
-            case Read of eof -> {ok, <<>>}; _ -> Read end;
-        {error, Reason} ->
-            {error, Reason}
     end.
 
 %% A file may contain anything, such as the raw 32 bytes. Messages never quote any part of a line.

@@ -8,6 +8,8 @@
 
 -export([listen/3, connect/5, accept/3, known/2]).
 
+-import(beamway_result, [then/2]).
+
 -define(LISTEN_MS, 2000).
 
 %% @doc Listens for a peer, with rings of at most `MaxRingBytes'. The format of `Where' is defined by the kind's carrier (its header in native/link).
@@ -30,17 +32,7 @@ connect(Kind, Where, Token, RingBytes, Ms) ->
                fun(Port) -> linked(Kind, Port, await(Port, deadline(Ms))) end).
 
 begin_port(Kind, Begin, Await) ->
-    beamway_port:opened(fun(Port) ->
-                                case beamway_port:use(Port, Kind) of
-                                    ok ->
-                                        case Begin(Port) of
-                                            ok -> Await(Port);
-                                            {error, Reason} -> {error, Reason}
-                                        end;
-                                    {error, Reason} ->
-                                        {error, Reason}
-                                end
-                        end).
+    beamway_port:opened(fun(Port) -> then(then(beamway_port:use(Port, Kind), fun() -> Begin(Port) end), fun() -> Await(Port) end) end).
 
 %% @doc Accepts the listener's peer, until a deadline in monotonic milliseconds. After an error, the port stays open.
 -spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.

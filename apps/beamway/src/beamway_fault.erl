@@ -121,7 +121,7 @@ init([]) ->
     case beamway_links:config() of
         #{allow_faults := true} ->
             ?MODULE = ets:new(?MODULE, [named_table, protected, {read_concurrency, true}]),
-            lists:foreach(fun(Link) -> clear(Link) end, beamway_links:all()),
+            lists:foreach(fun clear/1, beamway_links:all()),
             {ok, #state{}};
         _ ->
             ignore
@@ -235,10 +235,7 @@ clear(Link) -> applied([Link], #{}).
 applied([], _Fault) ->
     ok;
 applied([Link | Links], Fault) ->
-    case applied_to(Link, beamway_links:driven(Link), Fault) of
-        ok -> applied(Links, Fault);
-        {error, Reason} -> {error, Reason}
-    end.
+    beamway_result:then(applied_to(Link, beamway_links:driven(Link), Fault), fun() -> applied(Links, Fault) end).
 
 %% A link may be closed, or change its connection, at any time. If it no longer has a port or a socket, the fault need not be applied.
 applied_to(_Link, none, _Fault) ->
@@ -268,10 +265,7 @@ on_socket(_Port, error, _What) ->
 on_socket(_Port, {ok, _Fd}, []) ->
     ok;
 on_socket(Port, {ok, Fd}, [What | More]) ->
-    case beamway_port:socket_fault(Port, Fd, What) of
-        ok -> on_socket(Port, {ok, Fd}, More);
-        {error, Reason} -> {error, Reason}
-    end.
+    beamway_result:then(beamway_port:socket_fault(Port, Fd, What), fun() -> on_socket(Port, {ok, Fd}, More) end).
 
 -ifdef(TEST).
 

@@ -41,15 +41,13 @@
 -spec start(beamway_resume:link(), beamway_stream:stream(), PollUs :: non_neg_integer()) -> ok | {error, Reason :: term()}.
 start(Link, Stream, PollUs) ->
     Keeper = spawn_opt(?MODULE, init, [self(), Link, Stream, PollUs], [link, {message_queue_data, off_heap}]),
-    case beamway_stream:give(Stream, Keeper) of
-        ok ->
-            Keeper ! {self(), go},
-            _ = put(?MODULE, Keeper),
-            receive {Keeper, active} -> ok after ?START_MS -> {error, no_keeper} end;
-        {error, Reason} ->
-            %% The caller exits now, and the keeper with it.
-            {error, Reason}
-    end.
+    %% After an error the caller exits, and the keeper with it.
+    beamway_result:then(beamway_stream:give(Stream, Keeper),
+                        fun() ->
+                                Keeper ! {self(), go},
+                                _ = put(?MODULE, Keeper),
+                                receive {Keeper, active} -> ok after ?START_MS -> {error, no_keeper} end
+                        end).
 
 %% @doc Returns the keeper that the calling connection process has started.
 -spec of_this() -> pid().

@@ -11,6 +11,8 @@
          say/2, hear/2, leave/1, derive/2, fault/2, socket_fault/3]).
 -export_type([stats/0, status/0, listener/0]).
 
+-import(beamway_result, [then/2]).
+
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 18).
 %% Accessing the file system or loading a library may take this long.
@@ -98,11 +100,7 @@ reload() ->
                  end
          end).
 
-load(Load) ->
-    case priv_dir() of
-        {ok, Dir} -> load(Load, Dir);
-        {error, Reason} -> {error, Reason}
-    end.
+load(Load) -> then(priv_dir(), fun(Dir) -> load(Load, Dir) end).
 
 load(Load, Dir) ->
     case Load(Dir, ?DRIVER) of
@@ -138,11 +136,9 @@ check_version() ->
 
 %% @doc Opens a port without a link, calls `Use' on it, and always closes it afterwards. The driver must be loaded.
 -spec with_port(fun((port()) -> Result)) -> Result | {error, Reason :: binary()}.
-with_port(Use) ->
-    case open() of
-        {ok, Port} -> try Use(Port) after close(Port) end;
-        {error, Reason} -> {error, Reason}
-    end.
+with_port(Use) -> then(open(), fun(Port) -> try Use(Port) after close(Port) end end).
+
+with_kind(Kind, Use) -> with_port(fun(Port) -> then(use(Port, Kind), fun() -> Use(Port) end) end).
 
 error_text(Format, Args) ->
     {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
@@ -160,18 +156,12 @@ open() ->
 -spec opened(fun((port()) -> {ok, Result} | {error, Reason :: binary()})) ->
           {ok, port(), Result} | {error, Reason :: binary()}.
 opened(Use) ->
-    case open() of
-        {ok, Port} ->
-            case Use(Port) of
-                {ok, Result} ->
-                    {ok, Port, Result};
-                {error, Reason} ->
-                    close(Port),
-                    {error, Reason}
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    then(open(), fun(Port) ->
+                         case Use(Port) of
+                             {ok, Result} -> {ok, Port, Result};
+                             {error, Reason} -> close(Port), {error, Reason}
+                         end
+                 end).
 
 %% @doc Closes a port without waiting, together with its link if it is a port of our driver. It may be closed already. The caller must be its owner.
 -spec close(port()) -> ok.
@@ -187,18 +177,11 @@ close(Port) ->
 %% built or its libraries are missing.
 -spec use(port(), beamway_kind:driven()) -> ok | {error, Reason :: binary()}.
 use(Port, Kind) ->
-    case library(beamway_kind:library(Kind)) of
-        {ok, File} -> done(command(Port, ?USE, <<(atom_to_binary(Kind))/binary, 0, File/binary>>));
-        {error, Reason} -> {error, Reason}
-    end.
+    then(library(beamway_kind:library(Kind)), fun(File) -> done(command(Port, ?USE, <<(atom_to_binary(Kind))/binary, 0, File/binary>>)) end).
 
-library("") ->
-    {ok, <<>>};
+library("") -> {ok, <<>>};
 library(File) ->
-    case priv_dir() of
-        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % a binary is used as a raw file name, whatever the locale
-        {error, Reason} -> {error, Reason}
-    end.
+    then(priv_dir(), fun(Dir) -> {ok, filename:join(Dir, list_to_binary(File))} end). % a binary is used as a raw file name, whatever the locale
 
 %% @doc Starts listening, with rings of at most that size. From now on the caller receives `{link, Port}' whenever the result of {@link step/1} may
 %% have changed, unless connections of this kind are set up immediately.
@@ -260,12 +243,7 @@ leave(Port) ->
 %% @doc Derives a key from a password with scrypt at the cost set in native/link/tls/tls.h. Takes about 0.3 s in a separate thread.
 -spec derive(Salt :: binary(), Password :: binary()) -> {ok, <<_:256>>} | {error, Reason :: binary()}.
 derive(Salt, Password) ->
-    with_port(fun(Port) ->
-                      case use(Port, tls) of
-                          ok -> command(Port, ?DERIVE, <<(byte_size(Salt)), Salt/binary, Password/binary>>, ?DERIVE_MS);
-                          {error, Reason} -> {error, Reason}
-                      end
-              end).
+    with_kind(tls, fun(Port) -> command(Port, ?DERIVE, <<(byte_size(Salt)), Salt/binary, Password/binary>>, ?DERIVE_MS) end).
 
 %% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again. `exited'
 %% means the same, but because the peer's process no longer exists. Otherwise the result is the number of bytes read since the link was created.
@@ -318,11 +296,7 @@ tell_load(Port) ->
 
 %% @doc Loads the library that compresses links, for all ports.
 -spec load_codec(port()) -> ok | {error, Reason :: binary()}.
-load_codec(Port) ->
-    case library("beamway_zstd.so") of
-        {ok, File} -> done(command(Port, ?CODEC, File));
-        {error, Reason} -> {error, Reason}
-    end.
+load_codec(Port) -> then(library("beamway_zstd.so"), fun(File) -> done(command(Port, ?CODEC, File)) end).
 
 %% @doc Tells the driver that the peer accepts compressed packets. The driver then compresses, either always or only while the round-trip time is
 %% long, and spends at most this percentage of one scheduler's time on it. Must come after {@link session/3} and {@link load_codec/1} and before
@@ -334,20 +308,12 @@ compress(Port, When, Percent) ->
 %% @doc Gives up the current connection, if there is one, in favour of the connection with that number. Returns the number of bytes read from the peer
 %% since the link was created, which does not change until {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
-detach(Port, Number) ->
-    case command(Port, ?DETACH, <<Number:64>>) of
-        {ok, <<Position:64>>} -> {ok, Position};
-        {error, Reason} -> {error, Reason}
-    end.
+detach(Port, Number) -> then(command(Port, ?DETACH, <<Number:64>>), fun(<<Position:64>>) -> {ok, Position} end).
 
 %% @doc Offers the link of a port that is not active to another port, for {@link attach/4}. If no port accepts the offer, the link is closed with this
 %% port.
 -spec offer(port()) -> {ok, Offer :: pos_integer()} | {error, Reason :: binary()}.
-offer(Port) ->
-    case command(Port, ?OFFER, <<>>) of
-        {ok, <<Offer:64>>} -> {ok, Offer};
-        {error, Reason} -> {error, Reason}
-    end.
+offer(Port) -> then(command(Port, ?OFFER, <<>>), fun(<<Offer:64>>) -> {ok, Offer} end).
 
 %% @doc Continues the link over a connection that another port has set up. `Read' was already read from that connection. `Position' is the number of
 %% bytes that the peer has read since the link was created.
@@ -475,13 +441,7 @@ socket_fault(Port, Fd, What) ->
 
 %% @doc Returns `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
-probe(Kind, RingBytes) ->
-    with_port(fun(Port) ->
-                      case use(Port, Kind) of
-                          ok -> done(command(Port, ?PROBE, <<RingBytes:64>>));
-                          {error, Reason} -> {error, Reason}
-                      end
-              end).
+probe(Kind, RingBytes) -> with_kind(Kind, fun(Port) -> done(command(Port, ?PROBE, <<RingBytes:64>>)) end).
 
 command(Port, Command, Data) ->
     command(Port, Command, Data, ?LATER_MS).

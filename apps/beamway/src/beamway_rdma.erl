@@ -47,13 +47,11 @@ offer(#{rdma_ports := Range} = Config, RingBytes) ->
             {error, <<"no rdma device is active any more">>};
         Ips ->
             {First, Last} = Range,
-            case beamway_establish:listen(rdma, <<(address(any_of(Ips), 0))/binary, First:16, Last:16>>, RingBytes) of
-                {ok, Port, #{address := <<CmPort:16>>, token := Token, device := Device}} ->
-                    {ok, Port, {rdma_offer, #{device => Device, addresses => Ips, port => CmPort, token => Token,
-                                              ring_bytes => RingBytes}}};
-                {error, Reason} ->
-                    {error, Reason}
-            end
+            beamway_result:then(
+              beamway_establish:listen(rdma, <<(address(any_of(Ips), 0))/binary, First:16, Last:16>>, RingBytes),
+              fun(Port, #{address := <<CmPort:16>>, token := Token, device := Device}) ->
+                      {ok, Port, {rdma_offer, #{device => Device, addresses => Ips, port => CmPort, token => Token, ring_bytes => RingBytes}}}
+              end)
     end.
 
 %% A listener on IPv6 accepts callers of both address families.
@@ -100,9 +98,7 @@ connect(Ip, #{port := CmPort, token := Token}, RingBytes, Ms) ->
 
 deadline(Ms) -> erlang:monotonic_time(millisecond) + Ms.
 
-texts(Addresses) -> lists:join(", ", [text(Ip) || Ip <- Addresses]).
-
-text(Ip) -> inet:ntoa(Ip).
+texts(Addresses) -> lists:join(", ", [inet:ntoa(Ip) || Ip <- Addresses]).
 
 -ifdef(TEST).
 

@@ -98,16 +98,9 @@ names(Folder) ->
     end.
 
 read(Path) ->
-    case file:open(Path, [read, raw, binary]) of
-        {ok, File} ->
-            Read = file:read(File, ?READ_BYTES),
-            ok = file:close(File),
-            case Read of
-                {ok, Text} -> string:trim(binary_to_list(Text));
-                _ -> ""
-            end;
-        {error, _} ->
-            ""
+    case beamway_host:read(Path, ?READ_BYTES) of
+        {ok, Text} -> string:trim(binary_to_list(Text));
+        {error, _} -> ""
     end.
 
 interface_addresses() ->

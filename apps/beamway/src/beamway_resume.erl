@@ -213,20 +213,18 @@ detach(_Number, spread, _Port, #{info := #{connections := 1}}) ->
     {error, one_connection};
 detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
     Session = case Kind of spread -> Before#{spread_at => now_ms()}; _ -> Before end,
-    case detach_link(Port, Number) of
-        {ok, Position} ->
-            forget_socket(get(socket)),
-            Cause = case {Kind, Session} of
-                        {certificates, _} -> certificates;
-                        {resume, #{cause := none}} -> peer_dials;
-                        {spread, #{cause := none}} -> spreads;
-                        {_, #{cause := Known}} -> Known
-                    end,
-            ok = down(Cause, ?MADE_MS, Session#{number := Number}),
-            {ok, Position};
-        {error, Reason} ->
-            {error, Reason}
-    end;
+    beamway_result:then(detach_link(Port, Number),
+                        fun(Position) ->
+                                forget_socket(get(socket)),
+                                Cause = case {Kind, Session} of
+                                            {certificates, _} -> certificates;
+                                            {resume, #{cause := none}} -> peer_dials;
+                                            {spread, #{cause := none}} -> spreads;
+                                            {_, #{cause := Known}} -> Known
+                                        end,
+                                ok = down(Cause, ?MADE_MS, Session#{number := Number}),
+                                {ok, Position}
+                        end);
 detach(_Number, _Kind, _Port, _Session) ->
     {error, superseded}.
 

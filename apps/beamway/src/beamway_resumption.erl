@@ -8,6 +8,8 @@
 
 -export([ask/5, asked/1, answer/2, call/2]).
 
+-import(beamway_result, [then/2]).
+
 -define(ANSWER_MS, 1500).
 -define(CALL_MS, 5000).
 -define(CONNECT_MS, 2000).
@@ -37,12 +39,8 @@ call(Keeper, Request) ->
         {error, timeout}
     end.
 
-request(From, {detach, Number, Kind}) -> {detach, From, Number, Kind};
-request(From, {join, Number, Join}) -> {join, From, Number, Join};
-request(From, paths) -> {paths, From};
-request(From, {expect, Cause, Ms}) -> {expect, From, Cause, Ms};
-request(From, {attach, Number, Attach}) -> {attach, From, Number, Attach};
-request(From, number) -> {number, From}.
+request(From, Name) when is_atom(Name) -> {Name, From};
+request(From, Request) -> erlang:insert_element(2, Request, From).
 
 %% ---- the calling side ----
 
@@ -54,7 +52,7 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     case exchange(Socket, beamway_session:resume(Kind, auth:get_cookie(Node), Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
-                true -> agreed(GoOn, Keeper, Info, Socket, Talk#{callee => Callee}, Number);
+                true -> failed(agreed(GoOn, Keeper, Info, Socket, Talk#{callee => Callee}, Number));
                 false -> {failed, challenge}
             end;
         {ok, {refuse, _} = Refusal} ->
@@ -66,11 +64,11 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
             {failed, no_answer}
     end.
 
+failed(ok) -> ok;
+failed({error, Reason}) -> {failed, Reason}.
+
 agreed(GoOn, Keeper, Info, Stream, Talk, Number) ->
-    case in_driver(connecting, Info, Stream, Talk) of
-        {ok, Moved} -> challenged(GoOn(), Keeper, Info, Moved, Talk, Number);
-        {error, Reason} -> {failed, Reason}
-    end.
+    then(in_driver(connecting, Info, Stream, Talk), fun(Moved) -> challenged(GoOn(), Keeper, Info, Moved, Talk, Number) end).
 
 %% If ssl has authenticated both sides, the driver takes the connection over before either of them gives up the old one. The key depends on that of the
 %% link, so a third party with a valid certificate cannot sit between the two. No connection has the number 0.
@@ -88,44 +86,33 @@ gives_up(_Link, _Stream, Kind) -> Kind.
 %% A connection that joins others has the same number as they do.
 challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
     case call(Keeper, number) of
-        {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, {ok, 0});
-        {ok, _} -> {failed, superseded};
-        {error, Reason} -> {failed, Reason}
+        {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, 0);
+        {ok, _} -> {error, superseded};
+        {error, Reason} -> {error, Reason}
     end;
 challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, Theirs) ->
-    case call(Keeper, number) of
-        {ok, Ours} ->
-            Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number, gives_up(Info, Socket, Kind)}));
-        {error, Reason} ->
-            {failed, Reason}
-    end.
+    then(call(Keeper, number),
+         fun(Ours) ->
+                 Number = beamway_session:number_after(Role, max(Ours, Theirs)),
+                 then(call(Keeper, {detach, Number, gives_up(Info, Socket, Kind)}),
+                      fun(Position) -> prove(Keeper, Info, Socket, Talk#{number => Number}, Position) end)
+         end).
 
 %% The previous connection has been given up by now.
-prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
+prove(Keeper, Info, Socket, #{number := Number} = Talk, Position) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
             case beamway_session:accept_holds(Talk#{position => Position}, Accept) of
                 true -> go_on(Keeper, Info, Talk, Socket, connecting, Theirs);
-                false -> {failed, accept}
+                false -> {error, accept}
             end;
         _ ->
-            {failed, no_answer}
-    end;
-prove(_Keeper, _Info, _Socket, _Talk, {error, Reason}) ->
-    {failed, Reason}.
-
-exchange(Stream, Packet) ->
-    case beamway_stream:send(Stream, Packet) of
-        ok -> received(Stream);
-        {error, Reason} -> {error, Reason}
+            {error, no_answer}
     end.
 
-received(Stream) ->
-    case beamway_stream:recv(Stream, ?ANSWER_MS) of
-        {ok, Packet} -> beamway_session:decode(Packet);
-        {error, Reason} -> {error, Reason}
-    end.
+exchange(Stream, Packet) -> then(beamway_stream:send(Stream, Packet), fun() -> received(Stream) end).
+
+received(Stream) -> then(beamway_stream:recv(Stream, ?ANSWER_MS), fun beamway_session:decode/1).
 
 %% The socket's port may have read bytes beyond the last packet. When another connection succeeds, the keeper stops the dialer, and with it this
 %% process. That must not happen between the handover of the socket and the report of the handover, because then no process would close the socket.
@@ -135,15 +122,13 @@ go_on(Keeper, Link, Talk, Socket, Role, Position) ->
 
 go_on_with(Keeper, #{kind := Kind}, Talk, {beamway_stream_psk, #{socket := Socket, port := Port} = Known} = Stream, Role, Position) ->
     Made = case Kind of
-               ring -> made(beamway_stream:keep(Stream), none);
-               tls -> made(beamway_stream_tcp:bound(Socket, Role), Port)
+               ring -> then(beamway_stream:keep(Stream), fun() -> {ok, none, <<>>} end);
+               tls -> ok = beamway_stream_tcp:bound(Socket, Role), {ok, Port, <<>>}
            end,
     offered(Keeper, Talk#{secured => maps:with([key], Known)}, Socket, Position, Made);
 go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
-    case inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]) of
-        ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
-        {error, Reason} -> {failed, Reason}
-    end;
+    Made = then(inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]), fun() -> {ok, none, <<>>} end),
+    offered(Keeper, Talk, Socket, Position, Made);
 go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
     case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
         {{ok, Read}, {ok, Fd}} ->
@@ -151,45 +136,32 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
             ok = beamway_stream_tcp:bound(Socket, Role),
             offered(Keeper, Talk, Socket, Position, Made);
         {_, _} ->
-            {failed, closed}
+            {error, closed}
     end.
-
-made(ok, Port) -> {ok, Port, <<>>};
-made({error, Reason}, _Port) -> {error, Reason}.
 
 %% The link is created in a separate port, which then hands it over to the link's own port.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
-    case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
-        {ok, Port, _Device} -> {ok, Port, Read};
-        {error, Reason} -> {error, Reason}
-    end;
+    then(beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1), fun(Port, _Device) -> {ok, Port, Read} end);
 make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
     Place = beamway_encrypt:place(Fd, [{<<0:64>>, beamway_session:tls_key(Talk)}], Read),
-    case over_tls(Role, Place, RingBytes, now_ms() + ?ANSWER_MS) of
-        {ok, Port, _Cipher} -> {ok, Port, <<>>};
-        {error, Reason} -> {error, Reason}
-    end.
+    then(over_tls(Role, Place, RingBytes, now_ms() + ?ANSWER_MS), fun(Port, _Cipher) -> {ok, Port, <<>>} end).
 
 over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
-over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
+over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(Place, RingBytes, Deadline).
 
-offered(Keeper, Talk, Socket, Position, {ok, Port, Read}) ->
-    case {offer(Port), inet_tcp:controlling_process(Socket, Keeper)} of
-        {{ok, Offer}, ok} -> attached(call(Keeper, attaching(Talk, Socket, Offer, Position, Read)));
-        {{error, Reason}, _} -> {failed, Reason};
-        {_, {error, Reason}} -> {failed, Reason}
-    end;
-offered(_Keeper, _Talk, _Socket, _Position, {error, Reason}) ->
-    {failed, Reason}.
+offered(Keeper, Talk, Socket, Position, Made) ->
+    then(Made, fun(Port, Read) ->
+                       then(offer(Port), fun(Offer) ->
+                                                 then(inet_tcp:controlling_process(Socket, Keeper),
+                                                      fun() -> call(Keeper, attaching(Talk, Socket, Offer, Position, Read)) end)
+                                         end)
+               end).
 
 attaching(#{kind := join, number := Number}, Socket, Offer, _Position, Read) -> {join, Number, {Socket, Offer, Read}};
 attaching(#{kind := Kind, number := Number} = Talk, Socket, Offer, Position, Read) -> {attach, Number, {Kind, Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}.
 
 offer(none) -> {ok, none};
 offer(Port) -> beamway_port:offer(Port).
-
-attached(ok) -> ok;
-attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
 
@@ -245,10 +217,10 @@ answer({ok, #{key := Key, keeper := Keeper} = Link}, Stream, #{kind := Kind} = A
                   true -> announced(Stream, Kind);
                   false -> number
               end,
-    case call(Keeper, Request) of
-        {ok, Last} -> challenge(Keeper, Link, Stream, Talk, beamway_stream:send(Stream, beamway_session:challenge(Talk, Callee, Last)));
-        {error, _} -> exit(shutdown)
-    end;
+    Challenged = then(call(Keeper, Request), fun(Last) -> beamway_stream:send(Stream, beamway_session:challenge(Talk, Callee, Last)) end),
+    Proved = fun(Moved) -> then(received(Moved), fun(Proof) -> proved(Keeper, Link, Moved, Talk, Proof) end) end,
+    _ = then(Challenged, fun() -> then(in_driver(accepting, Link, Stream, Talk), Proved) end),
+    exit(shutdown);
 answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, Name, _} = Resume) ->
     Cookie = cookie(Name),
     Holds = beamway_session:resume_holds(Cookie, Resume),
@@ -276,15 +248,6 @@ announced({beamway_stream_tls, _}, _Kind) -> {expect, certificates, ?MOVE_MS + ?
 announced(_Stream, spread) -> {expect, spreads, ?ANSWER_MS};
 announced(_Stream, _Kind) -> number.
 
--spec challenge(pid(), beamway_links:session(), beamway_stream:stream(), map(), ok | {error, term()}) -> no_return().
-challenge(Keeper, Link, Stream, Talk, ok) ->
-    case in_driver(accepting, Link, Stream, Talk) of
-        {ok, Moved} -> proved(Keeper, Link, Moved, Talk, received(Moved));
-        {error, _} -> exit(shutdown)
-    end;
-challenge(_Keeper, _Link, _Stream, _Talk, {error, _}) ->
-    exit(shutdown).
-
 %% The peer may have lost the connection before this side completed the handshake. So if the peer is connected but its session is not registered yet,
 %% this waits for the session.
 begun(Id, Name, Until) ->
@@ -301,14 +264,14 @@ cookie(Node) ->
     catch error:_ -> erlang:get_cookie()
     end.
 
--spec proved(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), term()) -> no_return().
-proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
-    case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, ready(Keeper, Number, gives_up(Link, Socket, maps:get(kind, Talk))));
-        false -> refuse()
+proved(Keeper, Link, Socket, #{kind := Kind} = Asked, {proof, Number, Position, _} = Proof) ->
+    Talk = Asked#{number => Number},
+    case beamway_session:proof_holds(Asked, Proof) andalso ready(Keeper, Number, gives_up(Link, Socket, Kind)) of
+        {ok, Own} ->
+            then(beamway_stream:send(Socket, beamway_session:accept(Talk, Position, Own)), fun() -> go_on(Keeper, Link, Talk, Socket, accepting, Position) end);
+        _ -> refuse()
     end;
-proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
-    exit(shutdown).
+proved(_Keeper, _Link, _Socket, _Talk, _Other) -> ok.
 
 %% Returns the number of bytes that this side has read, if it can accept the connection.
 ready(Keeper, Number, join) ->
@@ -319,14 +282,5 @@ ready(Keeper, Number, join) ->
     end;
 ready(Keeper, Number, Kind) ->
     call(Keeper, {detach, Number, Kind}).
-
--spec accept(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
-accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
-    case beamway_stream:send(Socket, beamway_session:accept(Talk, Position, Own)) of
-        ok -> _ = go_on(Keeper, Link, Talk, Socket, accepting, Position), exit(shutdown);
-        {error, _} -> exit(shutdown)
-    end;
-accept(_Keeper, _Link, _Socket, _Talk, _Position, {error, _}) ->
-    refuse().
 
 now_ms() -> erlang:monotonic_time(millisecond).

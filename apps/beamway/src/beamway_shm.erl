@@ -8,6 +8,8 @@
 
 -export([is_usable/2, offer/2, join/4]).
 
+-import(beamway_result, [then/2]).
+
 -define(CONNECT_MS, 1000).
 
 %% @private
@@ -18,20 +20,13 @@ is_usable(_Config, _StreamKind) -> true.
 -spec offer(beamway_config:config(), RingBytes :: pos_integer()) ->
           {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
 offer(#{socket_dir := Dir}, RingBytes) ->
-    case beamway_establish:listen(shm, beamway_socket_dir:bytes(Dir), RingBytes) of
-        {ok, Port, #{token := Token, address := Address}} ->
-            {ok, Port, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}};
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    then(beamway_establish:listen(shm, beamway_socket_dir:bytes(Dir), RingBytes),
+         fun(Port, #{token := Token, address := Address}) -> {ok, Port, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}} end).
 
 %% @private
 -spec join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
           {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 join({offer, #{address := Address, token := Token, ring_bytes := Offered}}, #{socket_dir := Dir}, RingBytes, _Deadline) ->
-    case beamway_socket_dir:address(Address, Dir) of
-        {ok, Here} -> beamway_establish:connect(shm, Here, Token, min(Offered, RingBytes), ?CONNECT_MS);
-        {error, Reason} -> {error, Reason}
-    end;
+    then(beamway_socket_dir:address(Address, Dir), fun(Here) -> beamway_establish:connect(shm, Here, Token, min(Offered, RingBytes), ?CONNECT_MS) end);
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.

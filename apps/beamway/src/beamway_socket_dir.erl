@@ -48,10 +48,7 @@ log_swept(Dir, Count) ->
 check("") ->
     ok;
 check(Dir) ->
-    case beamway_establish:listen(shm, bytes(Dir), 65536) of
-        {ok, Port, _Listener} -> beamway_port:close(Port);
-        {error, Reason} -> {error, Reason}
-    end.
+    beamway_result:then(beamway_establish:listen(shm, bytes(Dir), 65536), fun(Port, _Listener) -> beamway_port:close(Port) end).
 
 %% @doc Returns the path of a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
 %% file system.

@@ -15,6 +15,8 @@
 -export([kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2, carry/3, keep/1]).
 -export_type([stream/0]).
 
+-import(beamway_result, [then/2]).
+
 -define(RING_BYTES, 262144).
 -define(PACKET_BYTES, 65535).
 %% When the time allowed for the whole connection setup has passed, dist_util kills the process without reporting why.
@@ -43,32 +45,22 @@ connect(Mode, Node, Family, Ip, TcpPort) ->
     TimeoutMs = net_kernel:connecttime(),
     Ms = case Mode of prefer -> ?PREFERS_MS; true -> TimeoutMs - min(?LAST_MS, TimeoutMs div 4) end,
     case {dial(Node, Family, Ip, TcpPort, reserved(), Ms), Mode} of
-        {{error, Reason}, prefer} when is_binary(Reason) -> in_clear(Reason, Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options()));
+        {{error, Reason}, prefer} when is_binary(Reason) ->
+            then(Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options()), fun(Socket) -> {clear, Socket, Reason} end);
         {{error, Reason}, true} when is_binary(Reason) ->
             ok = beamway_half_open:refused([inet:ntoa(Ip), $:, integer_to_list(TcpPort)], Reason),
             {error, tls};
         {Dialed, _} -> Dialed
     end.
 
-in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
-in_clear(_Reason, {error, Reason}) -> {error, Reason}.
-
 %% @doc Calls a peer over an encrypted connection. If the reason is an atom, no connection was established at all.
 -spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, stream()} | {error, inet:posix() | binary()}.
 dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
     Deadline = now_ms() + Ms,
-    case beamway_encrypt:keys(auth:get_cookie(Node)) of
-        {ok, Keys} ->
-            case Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options(), Ms) of
-                {ok, Socket} ->
-                    secured(Socket, Keys, <<>>, fun(Place) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline))) end);
-                {error, Reason} ->
-                    {error, Reason}
-            end;
-        {error, Problem} ->
-            {error, Problem}
-    end.
+    Connect = fun(Place) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline))) end,
+    then(beamway_encrypt:keys(auth:get_cookie(Node)),
+         fun(Keys) -> then(Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options(), Ms), fun(Socket) -> secured(Socket, Keys, <<>>, Connect) end) end).
 
 reserved() ->
     case beamway_links:reserve(tls, ?RING_BYTES) of
@@ -81,10 +73,8 @@ reserved() ->
 accept(Socket) ->
     Entry = beamway_half_open:enter(Socket),
     Peer = beamway_stream:peer_text(Socket),
-    Accepted = case inet:setopts(Socket, [binary, {packet, raw}]) of
-                   ok -> begun(inet_tcp:recv(Socket, 5, ?HELLO_MS), Socket, now_ms() + ?HELLO_MS, beamway_encrypt:mode());
-                   {error, Reason} -> {error, Reason}
-               end,
+    Accepted = then(inet:setopts(Socket, [binary, {packet, raw}]),
+                    fun() -> begun(inet_tcp:recv(Socket, 5, ?HELLO_MS), Socket, now_ms() + ?HELLO_MS, beamway_encrypt:mode()) end),
     ok = beamway_half_open:leave(Entry),
     told(Accepted, Peer).
 
@@ -99,16 +89,11 @@ told(Accepted, _Peer) ->
     Accepted.
 
 begun({ok, <<?HANDSHAKE, 3, _, Length:16>> = Head}, Socket, Deadline, _Mode) when Length > 0, Length =< ?RECORD_BYTES ->
-    case inet_tcp:recv(Socket, Length, left(Deadline)) of
-        {ok, Rest} -> answered(Socket, <<Head/binary, Rest/binary>>, beamway_encrypt:keys(erlang:get_cookie()));
-        {error, Reason} -> {error, Reason}
-    end;
+    then(inet_tcp:recv(Socket, Length, left(Deadline)),
+         fun(Rest) -> then(beamway_encrypt:keys(erlang:get_cookie()), fun(Keys) -> answered(Socket, Keys, <<Head/binary, Rest/binary>>) end) end);
 begun({ok, <<First, _/binary>> = Head}, Socket, _Deadline, prefer) when First =< ?CLEAR_LAST ->
     ok = inet_tcp:unrecv(Socket, Head),
-    case inet:setopts(Socket, [list, {packet, 2}]) of
-        ok -> {clear, Socket, <<"the peer has called in clear">>};
-        {error, Reason} -> {error, Reason}
-    end;
+    then(inet:setopts(Socket, [list, {packet, 2}]), fun() -> {clear, Socket, <<"the peer has called in clear">>} end);
 begun({ok, <<First, _/binary>>}, _Socket, _Deadline, true) when First =< ?CLEAR_LAST ->
     {error, <<"it calls in clear, and this node has encrypt true">>};
 begun({ok, _Head}, _Socket, _Deadline, _Mode) ->
@@ -116,12 +101,10 @@ begun({ok, _Head}, _Socket, _Deadline, _Mode) ->
 begun({error, Reason}, _Socket, _Deadline, _Mode) ->
     {error, Reason}.
 
-answered(Socket, Hello, {ok, Keys}) ->
+answered(Socket, Keys, Hello) ->
     RingBytes = reserved(),
     secured(Socket, Keys, Hello,
-            fun(Place) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), now_ms() + ?SHAKE_MS) end);
-answered(_Socket, _Hello, {error, Problem}) ->
-    {error, Problem}.
+            fun(Place) -> beamway_tls_takeover:accept(Place, RingBytes, now_ms() + ?SHAKE_MS) end).
 
 %% The driver reads and writes through its own descriptor, and the socket's port no longer does.
 secured(Socket, Keys, Read, Establish) ->
@@ -181,10 +164,7 @@ packet(_Port, 0, _Deadline, Pieces) ->
     {ok, binary_to_list(iolist_to_binary(Pieces))};
 packet(Port, Missing, Deadline, Pieces) ->
     Count = min(256, Missing),
-    case heard(Port, Count, Deadline) of
-        {ok, Piece} -> packet(Port, Missing - Count, Deadline, [Pieces, Piece]);
-        {error, Reason} -> {error, Reason}
-    end.
+    then(heard(Port, Count, Deadline), fun(Piece) -> packet(Port, Missing - Count, Deadline, [Pieces, Piece]) end).
 
 %% Needs no deadline, because the handshake's own timer kills this process.
 heard(Port, Count, Deadline) ->
@@ -223,11 +203,7 @@ carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
     _ = reserved(), % the attempt to set up a ring has released the reservation
     ok = beamway_stream_tcp:bound(Socket, Role),
     ok = forget(Port),
-    case of_port(fun() -> beamway_port:packets(Port, <<>>) end) of
-        ok when Wish =:= none -> {ok, Port};
-        ok -> {resumes, Port};
-        {error, Reason} -> {error, Reason}
-    end.
+    then(of_port(fun() -> beamway_port:packets(Port, <<>>) end), fun() -> {case Wish of none -> ok; _ -> resumes end, Port} end).
 
 %% @private
 -spec keep(stream()) -> ok | {error, inet:posix()}.

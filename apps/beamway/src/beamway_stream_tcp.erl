@@ -18,6 +18,8 @@
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
+-import(beamway_result, [then/2]).
+
 -define(PACKETS, 100).
 -define(KEEPALIVE_MAX_S, 15).
 -define(RING_BYTES, 262144).
@@ -42,13 +44,11 @@
 listen(Family, Name, Host) ->
     case beamway_encrypt:check() of
         ok ->
-            case inet_tcp_dist:gen_listen(Family, Name, Host) of
-                {ok, {_Listen, #net_address{address = {_, Port}}, _Creation}} = Listening ->
-                    _ = [ok = beamway_links:listens(Kind, Port) || Kind <- kinds(beamway_encrypt:mode())],
-                    Listening;
-                {error, Reason} ->
-                    {error, Reason}
-            end;
+            then(inet_tcp_dist:gen_listen(Family, Name, Host),
+                 fun({_Listen, #net_address{address = {_, Port}}, _Creation} = Listening) ->
+                         _ = [ok = beamway_links:listens(Kind, Port) || Kind <- kinds(beamway_encrypt:mode())],
+                         {ok, Listening}
+                 end);
         {error, Problem} ->
             ?LOG_ERROR("beamway: encrypt: ~ts; the distribution is not started", [Problem]),
             {error, {encrypt, unicode:characters_to_list(Problem)}}
@@ -129,10 +129,10 @@ carry(Socket, Role, Wish) ->
                     %% A peer that has already disconnected has no address, which is not a fault of the driver.
                     _ = [?LOG(Level, "beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
                          || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>, Level <- [beamway_links:level_of(Reason)]],
-                    explained(carry_itself(Socket, Role), Reason)
+                    carry_itself(Socket, Role, Reason)
             end;
         {false, Reason} ->
-            explained(carry_itself(Socket, Role), Reason)
+            carry_itself(Socket, Role, Reason)
     end.
 
 %% One side may only find out during the agreement that its driver cannot carry the data. The other side must then not send the messages of a session
@@ -150,21 +150,16 @@ both_resume(Ours, Socket, {resume, SetupMs}) ->
 resuming(true, {ok, Port}) -> {resumes, Port};
 resuming(_Resumes, Carried) -> Carried.
 
-explained({ok, Socket}, Reason) -> {ok, Socket, <<"OTP's own port: ", Reason/binary>>};
-explained({error, Failed}, _Reason) -> {error, Failed}.
-
 adopt(Socket) ->
     case {inet:getopts(Socket, [buffer, linger]), prim_inet:getfd(Socket)} of
-        {{ok, [{buffer, Buffer}, Linger]}, {ok, Fd}} -> again(Linger, Socket, adopt(Fd, Buffer));
+        {{ok, [{buffer, Buffer}, Linger]}, {ok, Fd}} ->
+            then(adopt(Fd, Buffer), fun(Port, Device) ->
+                                            %% Creating a link turns this option off, although the user may have turned it on.
+                                            _ = inet:setopts(Socket, [Linger]), % a closed socket is noticed when it is handed over
+                                            {ok, Port, Device}
+                                    end);
         {_, _} -> {error, <<"the socket is closed">>}
     end.
-
-%% Creating a link turns this option off, although the user may have turned it on.
-again(Option, Socket, {ok, _Port, _Device} = Adopted) ->
-    _ = inet:setopts(Socket, [Option]), % a closed socket is noticed when it is handed over
-    Adopted;
-again(_Option, _Socket, {error, Reason}) ->
-    {error, Reason}.
 
 %% The bytes that the socket's port has read ahead must fit into the ring.
 adopt(Fd, Buffer) ->
@@ -181,12 +176,9 @@ power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 %% keeper exits, which happens when the connection is closed. Its port does not touch a passive socket, and the bytes that it has read ahead are
 %% handed over.
 hand_over(Socket, Port, Role) ->
-    case let_go(Socket) of
-        {ok, Read} ->
-            ok = bound(Socket, Role),
-            with(Port, beamway_port:packets(Port, Read));
-        {error, Reason} ->
-            with(Port, {error, Reason})
+    case then(let_go(Socket), fun(Read) -> ok = bound(Socket, Role), beamway_port:packets(Port, Read) end) of
+        ok -> {ok, Port};
+        {error, Reason} -> beamway_port:close(Port), {error, Reason}
     end.
 
 %% @doc Makes the socket's port stop reading, and returns what it has read ahead.
@@ -240,17 +232,8 @@ read_ahead({ok, Read}) -> {ok, Read};
 read_ahead({error, timeout}) -> {ok, <<>>};
 read_ahead({error, Reason}) -> {error, Reason}.
 
-with(Port, ok) ->
-    {ok, Port};
-with(Port, {error, Reason}) ->
-    beamway_port:close(Port),
-    {error, Reason}.
-
-carry_itself(Socket, Role) ->
-    case inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | tuned(Role)]) of
-        ok -> {ok, Socket};
-        {error, Reason} -> {error, Reason}
-    end.
+carry_itself(Socket, Role, Reason) ->
+    then(inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | tuned(Role)]), fun() -> {ok, Socket, <<"OTP's own port: ", Reason/binary>>} end).
 
 %% @doc Returns the option that kernel's `dist_nodelay' specifies.
 -spec nodelay() -> {nodelay, boolean()}.
@@ -284,10 +267,7 @@ tick(_Socket, Port) -> beamway_port:tick(Port).
 %% @private
 -spec stats(port(), port()) -> {ok, beamway_stream:stats()} | {error, inet:posix()}.
 stats(Socket, Socket) ->
-    case inet:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
-        {ok, Stats} -> {ok, beamway_stream:named(Stats)};
-        {error, Reason} -> {error, Reason}
-    end;
+    then(inet:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]), fun(Stats) -> {ok, beamway_stream:named(Stats)} end);
 stats(_Socket, Port) ->
     {ok, beamway_port:stats(Port)}.
 

@@ -16,6 +16,8 @@
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
+-import(beamway_result, [then/2]).
+
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
 -define(LAST_MS, 500).
@@ -31,13 +33,11 @@
 listen(Family, Name, Host) ->
     case beamway_tls_options:check() of
         ok ->
-            case inet_tcp_dist:gen_listen(Family, Name, Host) of
-                {ok, {Listen, #net_address{address = {_, Port}} = Address, Creation}} ->
-                    ok = beamway_links:listens(tls, Port),
-                    {ok, {Listen, Address#net_address{protocol = tls}, Creation}};
-                {error, Reason} ->
-                    {error, Reason}
-            end;
+            then(inet_tcp_dist:gen_listen(Family, Name, Host),
+                 fun({Listen, #net_address{address = {_, Port}} = Address, Creation}) ->
+                         ok = beamway_links:listens(tls, Port),
+                         {ok, {Listen, Address#net_address{protocol = tls}, Creation}}
+                 end);
         {error, Problem} ->
             ?LOG_ERROR("beamway: ~ts; the distribution is not started", [Problem]),
             {error, {ssl_dist_options, unicode:characters_to_list(Problem)}}
@@ -69,16 +69,9 @@ accept(Socket) ->
     secured(beamway_stream:peer_text(Socket), server,
             fun(Options, TimeoutMs) ->
                     %% ssl uses the mode and the packet size of the socket.
-                    case inet:setopts(Socket, socket_options()) of
-                        ok -> handshake(Socket, inet:peername(Socket), Options, TimeoutMs);
-                        {error, Reason} -> {error, Reason}
-                    end
+                    then(then(inet:setopts(Socket, socket_options()), fun() -> inet:peername(Socket) end),
+                         fun({Ip, _}) -> ssl:handshake(Socket, beamway_tls_options:for_caller(Ip, Options), TimeoutMs) end)
             end).
-
-handshake(Socket, {ok, {Ip, _}}, Options, TimeoutMs) ->
-    ssl:handshake(Socket, beamway_tls_options:for_caller(Ip, Options), TimeoutMs);
-handshake(_Socket, {error, Reason}, _Options, _TimeoutMs) ->
-    {error, Reason}.
 
 %% @doc Returns the nodes allowed by net_kernel for whose host the caller's certificate is valid, or all of them if this node's options do not
 %% require a certificate.
@@ -196,10 +189,7 @@ tick(_Stream, Controller) -> beamway_tls_controller:tick(Controller).
 %% @private Counters of the underlying socket, for everything that is written and read, including record headers.
 -spec stats(stream(), pid()) -> {ok, beamway_stream:stats()} | {error, term()}.
 stats({?MODULE, Socket}, _Controller) ->
-    case ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
-        {ok, Stats} -> {ok, beamway_stream:named(Stats)};
-        {error, Reason} -> {error, Reason}
-    end.
+    then(ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]), fun(Stats) -> {ok, beamway_stream:named(Stats)} end).
 
 %% @private
 -spec keep(stream()) -> ok | {error, term()}.

@@ -31,22 +31,13 @@ connected(Controller, Socket, DHandle) ->
     Controller ! {self(), connected, DHandle},
     receive
         {Controller, reader, Reader} ->
-            case ssl:setopts(Socket, [{packet, raw}]) of
-                ok -> hand_over(Controller, Socket, Reader);
-                {error, Reason} -> {error, Reason}
-            end
+            beamway_result:then(ssl:setopts(Socket, [{packet, raw}]), fun() -> hand_over(Controller, Socket, Reader) end)
     after ?START_MS ->
         {error, timeout}
     end.
 
 hand_over(Controller, Socket, Reader) ->
-    case ssl:controlling_process(Socket, Reader) of
-        ok ->
-            Reader ! {self(), go, Controller, Socket},
-            ok;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    beamway_result:then(ssl:controlling_process(Socket, Reader), fun() -> Reader ! {self(), go, Controller, Socket}, ok end).
 
 %% @doc Asks the controller to send a tick, and returns immediately.
 -spec tick(pid()) -> ok.

@@ -15,23 +15,16 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
+-import(beamway_result, [then/2]).
+
 -type role() :: server | client.
 -type options() :: [proplists:property()].
 
 %% @doc Returns whether nodes could connect with the current options.
 -spec check() -> ok | {error, Problem :: binary()}.
-check() ->
-    case both() of
-        {ok, _, _} -> ok;
-        {error, Problem} -> {error, Problem}
-    end.
+check() -> then(both(), fun(_, _) -> ok end).
 
-both() ->
-    case {read(server), read(client)} of
-        {{ok, Server}, {ok, Client}} -> {ok, Server, Client};
-        {{error, Problem}, _} -> {error, Problem};
-        {_, {error, Problem}} -> {error, Problem}
-    end.
+both() -> then(read(server), fun(Server) -> then(read(client), fun(Client) -> {ok, Server, Client} end) end).
 
 %% @doc Returns {@link expiry/1} for both sides, without a side that has no usable certificate.
 -spec expiries() -> [{role(), Seconds :: integer()}].
@@ -62,21 +55,15 @@ datetime({generalTime, Text}) ->
 %% @doc Returns the options of one side, for ssl.
 -spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
 read(Role) ->
-    case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
-        {ok, Given} ->
-            %% With ktls, ssl does not read on its own, but waits for OTP's own carrier to take over the socket.
-            Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
-            complete(Role, secure(Role, Options));
-        {error, Problem} -> {error, Problem}
-    end.
+    then(given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)),
+         %% With ktls, ssl does not read on its own, but waits for OTP's own carrier to take over the socket.
+         fun(Given) -> complete(Role, secure(Role, proplists:delete(ktls, proplists:get_value(Role, Given, [])))) end).
 
 %% @doc Returns a checksum of the options and of the contents of all files that they name, so that a caller notices when one of them has changed.
 -spec contents() -> {ok, binary()} | {error, Problem :: binary()}.
 contents() ->
-    case both() of
-        {ok, Server, Client} -> {ok, erlang:md5(term_to_binary([Server, Client | [erl_prim_loader:get_file(File) || {_, File} <- files(Server) ++ files(Client)]]))};
-        {error, Problem} -> {error, Problem}
-    end.
+    then(both(), fun(Server, Client) ->
+        {ok, erlang:md5(term_to_binary([Server, Client | [erl_prim_loader:get_file(File) || {_, File} <- files(Server) ++ files(Client)]]))} end).
 
 %% @doc Returns the options for calling this host. The user's own options have priority. If the host is an address, there is no name to verify, and
 %% ssl compares the address.
@@ -120,14 +107,8 @@ host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
 given(error, error) ->
     problem("no TLS options: start the node with -ssl_dist_optfile FILE", []);
 given(File, Arguments) ->
-    case {in_file(File), in_arguments(Arguments)} of
-        {{ok, OfFile}, {ok, OfArguments}} ->
-            {ok, [{Role, beside_file(proplists:get_value(Role, OfArguments, []), proplists:get_value(Role, OfFile, []))} || Role <- [server, client]]};
-        {{error, Problem}, _} ->
-            {error, Problem};
-        {_, {error, Problem}} ->
-            {error, Problem}
-    end.
+    then(in_file(File), fun(OfFile) -> then(in_arguments(Arguments), fun(OfArguments) ->
+        {ok, [{Role, beside_file(proplists:get_value(Role, OfArguments, []), proplists:get_value(Role, OfFile, []))} || Role <- [server, client]]} end) end).
 
 in_file({ok, [[File]]}) -> from_file(File);
 in_file({ok, Other}) -> problem("-ssl_dist_optfile: expected one file, found ~0tp", [Other]);
@@ -189,21 +170,13 @@ argument(Role, Name, Text, Rest, Given) ->
 
 value(Name, Text) ->
     case Name of
-        "certfile" -> Text;
-        "cacertfile" -> Text;
-        "keyfile" -> Text;
-        "dhfile" -> Text;
-        "password" -> Text;
-        "ciphers" -> Text;
+        _ when Name =:= "certfile"; Name =:= "cacertfile"; Name =:= "keyfile"; Name =:= "dhfile"; Name =:= "password"; Name =:= "ciphers" -> Text;
+        _ when Name =:= "fail_if_no_peer_cert"; Name =:= "ktls"; Name =:= "secure_renegotiate" -> one_of(Text, [true, false]);
+        _ when Name =:= "depth"; Name =:= "hibernate_after" -> list_to_integer(Text);
         "verify" -> one_of(Text, [verify_peer, verify_none]);
-        "fail_if_no_peer_cert" -> one_of(Text, [true, false]);
         "versions" -> [one_of(Text, ['tlsv1.3', 'tlsv1.2', 'tlsv1.1', tlsv1])];
-        "ktls" -> one_of(Text, [true, false]);
         "crl_check" -> one_of(Text, [true, false, peer, best_effort]);
-        "secure_renegotiate" -> one_of(Text, [true, false]);
         "reuse_sessions" -> one_of(Text, [true, false, save]);
-        "depth" -> list_to_integer(Text);
-        "hibernate_after" -> list_to_integer(Text);
         "crl_cache" -> term(Text);
         "verify_fun" -> function(term(Text))
     end.
@@ -256,11 +229,7 @@ readable(Role, Options) ->
 files(Options) -> [{Name, File} || Name <- [certfile, keyfile, cacertfile, dhfile], File <- proplists:get_all_values(Name, Options)].
 
 %% The file is opened raw, because the distribution starts before the file server.
-readable(File) ->
-    case file:open(File, [read, raw]) of
-        {ok, Io} -> file:close(Io);
-        {error, Reason} -> {error, Reason}
-    end.
+readable(File) -> then(file:open(File, [read, raw]), fun file:close/1).
 
 problem(Format, Args) ->
     {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.

@@ -15,9 +15,11 @@
 %% ssl. A later failure closes it. {@link beamway_resumption} does the same with a later connection of the link, for which both sides already have a key.
 -module(beamway_tls_takeover).
 
--export([run/4, take_over/5, accept/2]).
+-export([run/4, take_over/5, accept/3]).
 
 -include_lib("kernel/include/logger.hrl").
+
+-import(beamway_result, [then/2]).
 
 -define(SECRET_BYTES, 32).
 -define(RING_BYTES, 262144).
@@ -88,21 +90,19 @@ text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 -spec take_over(connecting | accepting, ssl:sslsocket(), Key :: <<_:256>>, RingBytes :: pos_integer(), Deadline :: integer()) ->
           {ok, Socket :: port(), Port :: port(), Cipher :: binary()} | {error, Reason :: term()}.
 take_over(Role, Tls, Key, RingBytes, Deadline) ->
-    case let_go(close(Tls, Deadline)) of
-        {ok, Socket, Read} ->
-            Nodelay = beamway_stream_tcp:nodelay(),
-            case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
-                {ok, {ok, Fd}} ->
-                    Linked = meet(Role, Socket, Read, beamway_encrypt:place(Fd, [{<<0:64>>, Key}], <<>>), RingBytes, Deadline),
-                    _ = inet:setopts(Socket, [Nodelay]),
-                    ok = beamway_stream_tcp:bound(Socket, Role),
-                    with_socket(Linked, Socket);
-                {_, _} ->
-                    {error, closed}
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    then(let_go(close(Tls, Deadline)),
+         fun(Socket, Read) ->
+                 Nodelay = beamway_stream_tcp:nodelay(),
+                 case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
+                     {ok, {ok, Fd}} ->
+                         Linked = meet(Role, Socket, Read, beamway_encrypt:place(Fd, [{<<0:64>>, Key}], <<>>), RingBytes, Deadline),
+                         _ = inet:setopts(Socket, [Nodelay]),
+                         ok = beamway_stream_tcp:bound(Socket, Role),
+                         then(Linked, fun(Port, Cipher) -> {ok, Socket, Port, Cipher} end);
+                     {_, _} ->
+                         {error, closed}
+                 end
+         end).
 
 %% ssl restarts its timeout whenever anything arrives, such as half a record, so a separate process enforces the deadline. When this process exits,
 %% ssl's side of the connection is closed as well.
@@ -127,41 +127,27 @@ let_go(ok) -> {error, closed}.
 
 %% The calling side acts as the TLS client.
 meet(connecting, Socket, Read, Place, RingBytes, Deadline) ->
-    case await_ready(Socket, Read, Deadline) of
-        ok -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline)));
-        {error, Reason} -> {error, Reason}
-    end;
+    then(await_ready(Socket, Read, Deadline), fun() -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline))) end);
 meet(accepting, Socket, <<>>, Place, RingBytes, Deadline) ->
-    case await_hello(Socket, ?READY_FIRST_MS, Deadline) of
-        {ok, Hello} -> answer_hello(beamway_stream_tcp:sent(Socket, left(Deadline)), <<Place/binary, Hello/binary>>, RingBytes, Deadline);
-        {error, Reason} -> {error, Reason}
-    end;
+    %% If the socket's port still held a ready byte, that byte would arrive after the driver's first record.
+    then(await_hello(Socket, ?READY_FIRST_MS, Deadline),
+         fun(Hello) -> then(beamway_stream_tcp:sent(Socket, left(Deadline)), fun() -> accept(<<Place/binary, Hello/binary>>, RingBytes, Deadline) end) end);
 meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
     {error, <<"the peer went on before this node was ready">>}.
 
-%% If the socket's port still held a ready byte, that byte would arrive after the driver's first record.
-answer_hello(ok, Place, RingBytes, Deadline) -> accept(beamway_establish:listen(tls, Place, RingBytes), Deadline);
-answer_hello({error, Reason}, _Place, _RingBytes, _Deadline) -> {error, Reason}.
-
-%% @private Waits for the client of a listener.
--spec accept({ok, port(), beamway_port:listener()} | {error, Reason}, Deadline :: integer()) -> {ok, port(), Cipher :: binary()} | {error, Reason}
-              when Reason :: binary().
-accept({ok, Port, _Listener}, Deadline) ->
-    case beamway_establish:accept(tls, Port, Deadline) of
-        {ok, Cipher} ->
-            {ok, Port, Cipher};
-        {error, Reason} ->
-            beamway_port:close(Port),
-            {error, Reason}
-    end;
-accept({error, Reason}, _Deadline) ->
-    {error, Reason}.
+%% @private Listens, and waits for the client.
+-spec accept(Place :: binary(), RingBytes :: pos_integer(), Deadline :: integer()) -> {ok, port(), Cipher :: binary()} | {error, Reason :: binary()}.
+accept(Place, RingBytes, Deadline) ->
+    then(beamway_establish:listen(tls, Place, RingBytes),
+         fun(Port, _Listener) ->
+                 case beamway_establish:accept(tls, Port, Deadline) of
+                     {ok, Cipher} -> {ok, Port, Cipher};
+                     {error, Reason} -> beamway_port:close(Port), {error, Reason}
+                 end
+         end).
 
 await_ready(Socket, <<>>, Deadline) ->
-    case gen_tcp:recv(Socket, 0, left(Deadline)) of
-        {ok, Read} -> await_ready(Socket, Read, Deadline);
-        {error, Reason} -> {error, Reason}
-    end;
+    then(gen_tcp:recv(Socket, 0, left(Deadline)), fun(Read) -> await_ready(Socket, Read, Deadline) end);
 await_ready(_Socket, Read, _Deadline) ->
     case << <<Byte>> || <<Byte>> <= Read, Byte =/= ?READY >> of
         <<>> -> ok;
@@ -178,8 +164,5 @@ await_hello(Socket, WaitMs, Deadline) ->
         {{error, Reason}, _Left} ->
             {error, Reason}
     end.
-
-with_socket({ok, Port, Cipher}, Socket) -> {ok, Socket, Port, Cipher};
-with_socket({error, Reason}, _Socket) -> {error, Reason}.
 
 left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
