@@ -20,8 +20,9 @@
 #include "offers.h"
 #include "port.h"
 #include "pulse.h"
+#include "stats.h"
 
-#define ABI_VERSION 18  /* of the commands below; must match beamway_port.erl */
+#define ABI_VERSION 19  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
 #define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */
@@ -35,7 +36,7 @@ enum {
     COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it must
                              look. The VM queues sender_bytes before it suspends senders */
     COMMAND_TICK,         /* -> */
-    COMMAND_STATS,        /* -> the numbers of command_stats, 64 bits each */
+    COMMAND_STATS,        /* -> the numbers in stats.h, 64 bits each */
     COMMAND_RECEIVE,      /* -> 1 if nothing more will ever arrive, bytes_in:64 */
     COMMAND_PACKETS,      /* bytes already read from the connection -> ; switches to packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
@@ -59,36 +60,31 @@ static unsigned long ms_until(int64_t at_ms)
     return at_ms > now ? (unsigned long)(at_ms - now) : 0;
 }
 
-static bool is_session_first(const bw_port_t *self)
+static bool is_past(int64_t at_ms)
 {
-    return self->session_is_due && (!self->check_is_due || self->session_at_ms < self->check_at_ms);
+    return at_ms != NEVER && ms_until(at_ms) == 0;
 }
 
-static bool is_fault_first(const bw_port_t *self)
+static int64_t earlier(int64_t one_ms, int64_t other_ms)
 {
-    return self->fault_is_due &&
-           (!self->session_is_due || self->fault_at_ms <= self->session_at_ms) &&
-           (!self->check_is_due || self->fault_at_ms <= self->check_at_ms);
+    return one_ms < other_ms ? one_ms : other_ms;
 }
 
 /* Sets the port's timer. A flush is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
-    if (self->timer_is_to_read || self->timer_is_to_flush || self->pump.is_closing)
+    int64_t at_ms = earlier(self->fault_at_ms, earlier(self->session_at_ms, self->check_at_ms));
+
+    if (self->timer_is_to_read || self->flush_ms != NO_FLUSH || self->pump.is_closing)
         return;
-    if (is_fault_first(self))
-        driver_set_timer(self->pump.port, ms_until(self->fault_at_ms));
-    else if (is_session_first(self))
-        driver_set_timer(self->pump.port, ms_until(self->session_at_ms));
-    else if (self->check_is_due)
-        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+    if (at_ms != NEVER)
+        driver_set_timer(self->pump.port, ms_until(at_ms));
     else
         driver_cancel_timer(self->pump.port);
 }
 
 static void set_check(bw_port_t *self, unsigned long ms)
 {
-    self->check_is_due = true;
     self->check_at_ms = bw_now_ms() + (int64_t)ms;
     set_timer(self);
 }
@@ -96,9 +92,8 @@ static void set_check(bw_port_t *self, unsigned long ms)
 /* If the timer is already set because the port must read at once, its expiry will also flush. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
-    if (self->timer_is_to_flush && self->flush_ms <= ms)
+    if (self->flush_ms <= ms)
         return;
-    self->timer_is_to_flush = true;
     self->flush_ms = ms;
     if (!self->timer_is_to_read)
         driver_set_timer(self->pump.port, ms);
@@ -107,10 +102,10 @@ static void set_flush(bw_port_t *self, unsigned long ms)
 /* If rounds follow each other closely, the next one would only set the timer again. */
 static void cancel_flush(bw_port_t *self)
 {
-    if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
+    if (self->flush_ms == NO_FLUSH || !self->rounds.is_apart || self->pump.is_unflushed ||
         self->pump.is_closing)
         return;
-    self->timer_is_to_flush = false;
+    self->flush_ms = NO_FLUSH;
     set_timer(self);
 }
 
@@ -136,16 +131,15 @@ static bool has_news(const bw_port_t *self)
  * sent the same bytes twice, which takes 600 ms, so there is no hurry to look. */
 static void check_session_in(bw_port_t *self, int64_t news_ms)
 {
-    bool is_news;
+    bool is_due = self->session_at_ms != NEVER, is_news;
     int64_t ms;
 
-    if (!self->pump.session.is_on || (self->session_is_due && !self->session_is_idle) ||
+    if (!self->pump.session.is_on || (is_due && !self->session_is_idle) ||
         !pump_is_attached(&self->pump))
         return;
     is_news = has_news(self);
-    if (self->session_is_due && !is_news)
+    if (is_due && !is_news)
         return;
-    self->session_is_due = true;
     self->session_is_idle = !is_news;
     ms = is_news ? news_ms : idle_ms(self);
     self->session_at_ms = bw_now_ms() + ms;
@@ -162,12 +156,10 @@ static void check_session(bw_port_t *self)
 static void look_at_fault_later(bw_port_t *self)
 {
     uint64_t due_us = self->pump.is_faulty ? bw_fault_due_us(self->pump.link) : UINT64_MAX;
-    bool was_due = self->fault_is_due;
+    bool was_due = self->fault_at_ms != NEVER, is_due = due_us != UINT64_MAX;
 
-    self->fault_is_due = due_us != UINT64_MAX;
-    if (self->fault_is_due)
-        self->fault_at_ms = bw_now_ms() + (int64_t)(due_us / 1000) + 1;
-    if (self->fault_is_due || was_due)
+    self->fault_at_ms = is_due ? bw_now_ms() + (int64_t)(due_us / 1000) + 1 : NEVER;
+    if (is_due || was_due)
         set_timer(self);
 }
 
@@ -177,7 +169,7 @@ static void check_later(bw_port_t *self)
     const bw_carrier_t *ops = self->pump.link->ops;
     bw_link_stats_t stats;
 
-    if (self->check_is_due || (ops->has_spare && !ops->has_spare(self->pump.link)))
+    if (self->check_at_ms != NEVER || (ops->has_spare && !ops->has_spare(self->pump.link)))
         return;
     ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
@@ -225,7 +217,8 @@ void port_detach(bw_port_t *self)
         return;
     pump_detach(&self->pump);
     close_link(self->pump.port, link, self->active);
-    self->timer_is_to_read = self->is_silent = self->session_is_due = self->fault_is_due = false;
+    self->timer_is_to_read = self->is_silent = false;
+    self->session_at_ms = self->fault_at_ms = NEVER;
     set_timer(self);
 }
 
@@ -247,9 +240,8 @@ static void count_connections(bw_port_t *self)
 
     if (count > 0 && count < self->connections) {
         tell_keeper(self, "thin", NULL);
-        self->session_is_due = true; /* is_silent resends a lost acknowledgement */
         self->session_is_idle = false;
-        self->session_at_ms = bw_now_ms() + AGAIN_MS;
+        self->session_at_ms = bw_now_ms() + AGAIN_MS; /* is_silent resends a lost acknowledgement */
         set_timer(self);
     }
     self->connections = count;
@@ -469,6 +461,9 @@ static bool command_senders(bw_port_t *self, unsigned int command, const char *d
     return true;
 }
 
+#define OF_LINK(name) stats.name,
+#define OF_PORT(name, value) value,
+
 static void command_stats(bw_port_t *self, reply_t *reply)
 {
     bw_link_stats_t stats = {0};
@@ -480,40 +475,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
     }
-    /* The order is that of counters() in beamway_port.erl. */
-    const uint64_t numbers[] = {
-        stats.bytes_in,
-        stats.bytes_out,
-        self->pump.frames_in,
-        self->pump.frames_out,
-        stats.doorbells_in,
-        stats.doorbells_out,
-        stats.stalls,
-        stats.ring_bytes,
-        stats.fill_in,
-        stats.fill_out,
-        self->pump.wakeups,
-        pump_queued(&self->pump),
-        self->pump.busy,
-        self->pump.scheduler.counts.held,
-        self->losses,
-        self->pump.session.out.next - self->pump.session.from,
-        late_us(&self->keeper_late, self->is_flush_asked, self->asked_us, bw_now_us()),
-        stats.rtt_us,
-        stats.window_bytes,
-        stats.retransmits,
-        stats.unanswered,
-        stats.ack_ms,
-        stats.kernel_bytes,
-        self->pump.peer_load,
-        (uint64_t)(bw_now_ms() - self->pump.peer_load_ms),
-        self->pump.packing.out.before,
-        self->pump.packing.out.after,
-        self->pump.packing.out.ns / 1000,
-        self->pump.packing.in.before,
-        self->pump.packing.in.after,
-        self->pump.packing.in.ns / 1000,
-    };
+    const uint64_t numbers[] = {BW_LINK_NUMBERS(OF_LINK) BW_PORT_NUMBERS(OF_PORT)};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         reply_number(reply, numbers[i], 8);
 }
@@ -647,6 +609,10 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     *self = (bw_port_t){
         .pump.port = port,
         .establish.port = port,
+        .flush_ms = NO_FLUSH,
+        .check_at_ms = NEVER,
+        .session_at_ms = NEVER,
+        .fault_at_ms = NEVER,
         .flush_atom = driver_mk_atom("flush"),
     };
     senders_init(&self->senders, &self->pump);
@@ -821,7 +787,7 @@ static bool session_timeout(bw_port_t *self)
     bw_link_stats_t stats;
     bool is_silent;
 
-    self->session_is_due = false;
+    self->session_at_ms = NEVER;
     if (self->session_is_idle && !pump_rest(&self->pump))
         return false;
     if ((self->session_is_idle || pump_untold(&self->pump) >= BW_SESSION_ACK_ALONE_BYTES) &&
@@ -856,12 +822,11 @@ static void check_timeout(bw_port_t *self)
 /* Returns false if the link is unusable. Flushing may delay a check, but not the session. */
 static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 {
-    if (self->session_is_due &&
-        (ms_until(self->session_at_ms) == 0 || (!is_early && is_session_first(self)))) {
+    if (is_past(self->session_at_ms) || (!is_early && self->session_at_ms < self->check_at_ms)) {
         if (!session_timeout(self))
             return false;
     } else if (!is_early) {
-        self->check_is_due = false;
+        self->check_at_ms = NEVER;
         check_timeout(self);
     }
     return !is_to_flush || flush(self);
@@ -871,9 +836,8 @@ static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
-    bool is_fault_due = self->fault_is_due && ms_until(self->fault_at_ms) == 0;
-    bool is_to_flush = self->timer_is_to_flush;
-    bool is_to_read = self->timer_is_to_read || is_fault_due;
+    bool is_to_flush = self->flush_ms != NO_FLUSH;
+    bool is_to_read = self->timer_is_to_read || is_past(self->fault_at_ms);
     wake_result_t result = WAKE_ASLEEP;
 
     self->timer_is_to_read = false;
@@ -890,7 +854,7 @@ static void drv_timeout(ErlDrvData data)
     if (self->pump.is_closing) {
         close_later(self);
     } else {
-        self->timer_is_to_flush = false;
+        self->flush_ms = NO_FLUSH;
         if (result != WAKE_FAILED && result != WAKE_FINISHED &&
             !run_due(self, is_to_read || is_to_flush, is_to_flush))
             result = WAKE_FAILED;

@@ -2,6 +2,7 @@
 #ifndef BW_PORT_H
 #define BW_PORT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,27 +45,28 @@ enum {
     COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; allowed on any port */
 };
 
+#define NEVER INT64_MAX
+#define NO_FLUSH ULONG_MAX
+
 typedef struct {
     bw_pump_t pump;
     establish_t establish; /* connection setup, used until there is a link */
     bool active;           /* the link is being read */
     /* The port has only one timer. It serves the first of these conditions that is true. */
     bool timer_is_to_read;  /* fires at once, for the pump or for unread bytes on a cut link */
-    bool timer_is_to_flush; /* fires flush_ms after it was set */
-    bool check_is_due;      /* at check_at_ms: check for idle memory */
-    unsigned long flush_ms;
-    int64_t check_at_ms;
-    bool session_is_due;  /* at session_at_ms: report to the peer how far this side has read */
-    bool session_is_idle; /* nothing is left to report, so the report only tests the path */
-    int64_t session_at_ms;
+    unsigned long flush_ms; /* fires this long after it was set, to flush; NO_FLUSH if not */
+    int64_t check_at_ms;    /* check for idle memory; this and the other times may be NEVER */
+    int64_t session_at_ms;  /* report to the peer how far this side has read */
+    int64_t fault_at_ms;    /* bytes delayed by a fault may pass */
+    bool session_is_idle;   /* nothing is left to report, so the report only tests the path */
+
     uint64_t out_at_session; /* output position when everything was last found acknowledged */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* how many connections have been lost */
     unsigned connections;    /* how many connections there are, as last reported to the keeper */
     bool is_silent;          /* `silent` has been sent to the keeper */
     bw_fault_t fault;        /* applies to the current link and to later ones */
-    bool fault_is_due;       /* at fault_at_ms: bytes delayed by a fault may pass */
-    int64_t fault_at_ms;
+
     int64_t resume_ms;   /* how long the peer keeps a link that has no connection */
     uint64_t offer;      /* number under which its link is offered to another port, or 0 */
     uint32_t stops;      /* how many stops of this process the port has noticed (pulse.h) */

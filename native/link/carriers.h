@@ -21,7 +21,7 @@ BW_CARRIERS(BW_DECLARE_CARRIER)
 
 /* The other carriers are shared objects that export this function. It returns NULL, with *error_p
  * set, if the host has no such links or the version differs. Any thread may call it. */
-#define BW_CARRIER_VERSION 8
+#define BW_CARRIER_VERSION 9
 #define BW_CARRIER_SYMBOL "bw_carrier"
 typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p);
 

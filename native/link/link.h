@@ -79,21 +79,31 @@ typedef struct {
                                      accepted, if known */
 } bw_report_t;
 
+/* The numbers of a link that users see, in the order in which the driver reports them. */
+#define BW_LINK_NUMBERS(X)                                                                         \
+    X(bytes_in)      /* released */                                                                \
+    X(bytes_out)     /* committed */                                                               \
+    X(doorbells_in)  /* received; each is a system call */                                         \
+    X(doorbells_out) /* rung; each is a system call */                                             \
+    X(stalls)        /* how often the producer asked to be woken once there is room */             \
+    X(ring_bytes)    /* size of the ring for each direction */                                     \
+    X(fill_in)       /* bytes in the rings now */                                                  \
+    X(fill_out)                                                                                    \
+    /* Statistics of the TCP connection from the kernel; 0 for other carriers. */                  \
+    X(rtt_us)       /* round trip */                                                               \
+    X(window_bytes) /* congestion window */                                                        \
+    X(retransmits)  /* segments that were sent again */                                            \
+    X(unanswered)   /* consecutive retransmissions of the same segment without a response */       \
+    X(ack_ms)       /* time since the peer's kernel last acknowledged anything */                  \
+    X(kernel_bytes) /* bytes that are not acknowledged yet */
+
+#define BW_LINK_NUMBER(name) uint64_t name;
+
 typedef struct {
-    uint64_t bytes_in, bytes_out;         /* released, committed */
-    uint64_t doorbells_in, doorbells_out; /* received, rung; each is a system call */
-    uint64_t stalls;            /* how often the producer asked to be woken once there is room */
-    uint64_t ring_bytes;        /* size of the ring for each direction */
-    uint64_t fill_in, fill_out; /* bytes in the rings now */
-    uint64_t unreleased;        /* committed bytes that the peer is not known to have taken */
-    /* Statistics of the TCP connection from the kernel; 0 for other carriers. */
-    uint64_t rtt_us, window_bytes; /* round trip, congestion window */
-    uint64_t least_rtt_us;         /* the shortest recent round trip; 0 if not known */
-    uint64_t delivered_bytes;      /* whole segments that the peer's kernel has, in any order */
-    uint64_t retransmits;          /* segments that were sent again */
-    uint64_t unanswered;   /* consecutive retransmissions of the same segment without a response */
-    uint64_t ack_ms;       /* time since the peer's kernel last acknowledged anything */
-    uint64_t kernel_bytes; /* bytes that are not acknowledged yet */
+    BW_LINK_NUMBERS(BW_LINK_NUMBER)
+    uint64_t unreleased;      /* committed bytes that the peer is not known to have taken */
+    uint64_t least_rtt_us;    /* the shortest recent round trip; 0 if not known */
+    uint64_t delivered_bytes; /* whole segments that the peer's kernel has, in any order */
 } bw_link_stats_t;
 
 /* The resources of a closed link that still have to be freed. */

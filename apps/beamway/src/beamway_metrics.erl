@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both generated from this list of fields.
+%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text both have the counters in {@link beamway_counters}.
 -module(beamway_metrics).
 
 -export([of_link/1, peer_load/1, families/1, family/5, prometheus/1]).
@@ -8,44 +8,12 @@
 -type label() :: {Name :: atom(), atom() | non_neg_integer()}.
 -type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{Labels :: [label()], Value :: number()}]}.
 
-%% Name, Prometheus type, help. For Prometheus, whose base unit of time is the second, metrics whose names end in `_us' are converted to seconds.
-fields() ->
-    [{bytes_in, counter, "Bytes read from the link, frame headers included"},
-     {bytes_out, counter, "Bytes written to the link, frame headers included"},
-     {frames_in, counter, "Packets read, ticks included"},
-     {frames_out, counter, "Packets written, ticks included"},
-     {doorbells_in, counter, "Wake-ups answered by a system call"},
-     {doorbells_out, counter, "Wake-ups sent by a system call"},
-     {wakeups, counter, "Times that the poller called the link"},
-     {stalls, counter, "Times that the outgoing ring was full"},
-     {queue_bytes, gauge, "Bytes that wait in the driver or socket"},
-     {busy, gauge, "1 while all senders are told to wait"},
-     {held_senders, gauge, "Senders that wait because their own large messages fill the link"},
-     {losses, counter, "Connections that the link has lost and outlived"},
-     {kept_bytes, gauge, "Bytes sent that the peer has not acknowledged"},
-     {uncompressed_out, counter, "Bytes of sent packets that were compressed, before that"},
-     {compressed_out, counter, "The same after that"},
-     {compress_us, counter, "Processor time that compressing took"},
-     {uncompressed_in, counter, "Bytes of received packets that were compressed, after decompression"},
-     {compressed_in, counter, "The same before that"},
-     {decompress_us, counter, "Processor time that decompression took"},
-     {rtt_us, gauge, "Round trip of the TCP connection, as its kernel estimates it"},
-     {window_bytes, gauge, "Congestion window of the TCP connection"},
-     {retransmits, counter, "Segments that the TCP connection has sent again"},
-     {kernel_bytes, gauge, "Bytes that the kernel holds because the peer's has not acknowledged them"},
-     {peer_cpu_percent, gauge, "Processor time of the peer's VM in percent of what its schedulers could use, as the peer said last"},
-     {peer_run_queue, gauge, "Processes and ports of the peer that were ready to run, as the peer said last"},
-     {peer_mem_available, gauge, "Bytes of memory that the peer's host has available, as the peer said last"},
-     {ring_bytes, gauge, "Size of the ring of one direction"},
-     {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
-     {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
-
 %% @doc Returns the current metrics of a link. Fields that do not exist for a kind of link are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => number()}.
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
         case beamway_kind:is_ring(Kind) orelse beamway_stream:stats(Stream, Controller) of
-            true -> maps:without(beamway_port:stats_of_tcp(), beamway_port:stats(Controller));
+            true -> maps:without(beamway_counters:names(tcp), beamway_port:stats(Controller));
             {ok, Stats} -> Stats;
             {error, _} -> #{}
         end
@@ -63,14 +31,15 @@ peer_load(Link) ->
         #{} -> none
     end.
 
-%% @doc Returns the metrics of these links, each with its samples (labels and value).
+%% @doc Returns the metrics of these links, each with its samples (labels and value). For Prometheus, whose base unit of time is the second, metrics
+%% whose names end in `_us' are converted to seconds.
 -spec families([beamway_links:link()]) -> [family()].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
     [case string:split(atom_to_list(Name), "_us", trailing) of
          [Time, ""] -> family("beamway_link_", Time ++ "_seconds", Type, Help, [{Labels, Us / 1000000} || {Labels, Us} <- Samples]);
          _ -> family("beamway_link_", Name, Type, Help, Samples)
-     end || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
+     end || {Name, Type, Help} <- beamway_counters:metrics(), [_ | _] = Samples <- [samples(Name, Figures)]]
         ++ pauses([{[{peer, Node}, {link, Kind}, {cause, Cause}], Pause} || #{node := Node, link := Kind, pauses := Causes} <- Links, {Cause, Pause} <- lists:sort(maps:to_list(Causes))])
         ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
             || {ok, Refused} <- [beamway_links:resumes_refused()]]

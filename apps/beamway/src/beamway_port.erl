@@ -6,7 +6,7 @@
 %% any other port.
 -module(beamway_port).
 
--export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
+-export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
          receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, sample_load/4, tell_load/1, load_codec/1, compress/3, probe/2, traffic/1, senders/1,
          say/2, hear/2, leave/1, derive/2, fault/2, socket_fault/3]).
 -export_type([stats/0, status/0, listener/0]).
@@ -14,7 +14,7 @@
 -import(beamway_result, [then/2]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 18).
+-define(ABI_VERSION, 19).
 %% Accessing the file system or loading a library may take this long.
 -define(LATER_MS, 5000).
 %% Deriving a key takes 0.3 s of CPU time, and longer if the CPUs are busy.
@@ -398,19 +398,13 @@ senders(Traffic) ->
 %% @doc Returns the counters of the link since it was created.
 -spec stats(port()) -> stats().
 stats(Port) ->
-    Names = counters(),
+    Names = beamway_counters:names(),
     Bytes = 8 * length(Names),
-    {ok, <<Counters:Bytes/binary, Load:8/binary, AgeMs:64, Packing/binary>>} = command(Port, ?STATS, <<>>),
-    with_peer_load(Load, AgeMs, with_packing(Packing, maps:from_list(lists:zip(Names, [Number || <<Number:64>> <= Counters])))).
+    {ok, <<Counters:Bytes/binary, Load:8/binary, AgeMs:64>>} = command(Port, ?STATS, <<>>),
+    with_peer_load(Load, AgeMs, compressed(maps:from_list(lists:zip(Names, [Number || <<Number:64>> <= Counters])))).
 
-%% Returns the names of the counters in the order in which `command_stats' in native/driver/beamway_drv.c writes them.
-counters() ->
-    [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes, ring_fill_in, ring_fill_out,
-     wakeups, queue_bytes, busy, held_senders, losses, kept_bytes, run_delay_us | stats_of_tcp()].
-
-with_packing(<<0:384>>, Stats) -> Stats;
-with_packing(<<Before:64, After:64, Us:64, InBefore:64, InAfter:64, InUs:64>>, Stats) ->
-    Stats#{uncompressed_out => Before, compressed_out => After, compress_us => Us, uncompressed_in => InBefore, compressed_in => InAfter, decompress_us => InUs}.
+compressed(#{uncompressed_out := 0, uncompressed_in := 0} = Stats) -> maps:without(beamway_counters:names(compression), Stats);
+compressed(Stats) -> Stats.
 
 %% The layout is defined in native/driver/load.h, and the driver has validated it.
 with_peer_load(<<0:1, _/bits>>, _AgeMs, Stats) -> Stats;
@@ -421,10 +415,6 @@ with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
 
 with_known(_Name, false, _Value, Stats) -> Stats;
 with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
-
-%% @doc Returns the counters that a ring does not have.
--spec stats_of_tcp() -> [atom()].
-stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
 %% @doc From now on, makes all connections of the link behave as if the network were bad (native/driver/fault.h). A missing key turns that fault off.
 %% With `holds_in' or `holds_out' nothing passes in that direction.

@@ -371,7 +371,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     port->pump.spinning = true;
     CHECK(flush_soon(port));
     CHECK(port->pump.is_unflushed);
-    CHECK(port->timer_is_to_flush);
+    CHECK(port->flush_ms != NO_FLUSH);
     port->pump.spinning = false; /* this look sends, and finds nothing to read */
     CHECK(command_look(port, &reply));
     CHECK(!port->pump.is_unflushed);

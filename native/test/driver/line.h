@@ -132,10 +132,7 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
 
 static inline uint64_t line_frames_out(void)
 {
-    vm_reply_t reply;
-
-    return port_does(line.port, COMMAND_STATS, NULL, &reply) ? bw_number(reply.bytes + 3 * 8, 8)
-                                                             : 0;
+    return stat_of(line.port, STAT_frames_out);
 }
 
 static inline uint8_t *line_grows(size_t bytes)

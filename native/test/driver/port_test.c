@@ -74,9 +74,7 @@ static void frames_that_gather_come(void)
 /* Returns the number of system calls that a port has made to read. */
 static uint64_t reads_of(ErlDrvPort port)
 {
-    vm_reply_t stats;
-
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 4 * 8, 8) : 0;
+    return stat_of(port, STAT_doorbells_in);
 }
 
 /* The VM polls the connection itself. */
@@ -144,11 +142,10 @@ static void a_tick_is_a_frame(void)
     CHECK(port_does(one, COMMAND_TICK, NULL, NULL));
     for (int round = 0; round < PORT_ROUNDS; round++) {
         (void)vm_run(1);
-        CHECK(port_does(other, COMMAND_STATS, NULL, &reply));
-        if (reply.bytes[2 * 8 + 7] == 1) /* frames in */
+        if (stat_of(other, STAT_frames_in) == 1)
             break;
     }
-    CHECK_EQ(reply.bytes[2 * 8 + 7], 1);
+    CHECK_EQ(stat_of(other, STAT_frames_in), 1);
     CHECK_EQ(vm_frames(other), 0);
     CHECK(port_does(other, COMMAND_RECEIVE, NULL, &reply));
     CHECK_EQ(reply.len, 1 + 8);
@@ -185,17 +182,15 @@ static void start_telling(void)
 static void the_load_goes_along(void)
 {
     uint64_t sent;
-    vm_reply_t stats;
 
     CHECK_IN(start_telling());
     CHECK_EQ(port_peer_load(other), 0);
     CHECK(port_does(one, COMMAND_TICK, NULL, NULL));
     CHECK_IN(load_comes(LOAD(1, 1)));
     CHECK(port_samples_load(one, 255, UINT32_MAX));
-    CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
     /* The VM counts everything except its own tick as traffic, and then omits the next tick. */
-    CHECK_EQ(bw_number(stats.bytes + 24, 8), 1);
-    sent = bw_number(stats.bytes + 8, 8);
+    CHECK_EQ(stat_of(one, STAT_frames_out), 1);
+    sent = stat_of(one, STAT_bytes_out);
     for (int i = 0; i < 100; i++)
         (void)vm_run(1);
     CHECK_EQ(port_peer_load(other), LOAD(1, 1));
@@ -203,8 +198,7 @@ static void the_load_goes_along(void)
     CHECK_IN(load_comes(LOAD(100, UINT16_MAX)));
     CHECK_IN(send_frame(one, 100));
     CHECK(port_does(one, COMMAND_TICK, NULL, NULL));
-    CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
-    CHECK_EQ(bw_number(stats.bytes + 8, 8) - sent,
+    CHECK_EQ(stat_of(one, STAT_bytes_out) - sent,
              bw_frame_size(8) + 2 * bw_frame_size(100) + bw_frame_size(0));
     CHECK_EQ(port_peer_load(one), 0);
     CHECK_IN(stop());
@@ -430,11 +424,9 @@ static void start_full(void)
  * sending, the rest arrive as well. */
 static uint64_t frames_that_left(void)
 {
-    uint64_t frames = 0, size = bw_frame_size(300000);
-    vm_reply_t stats;
+    uint64_t frames =
+        (stat_of(one, STAT_bytes_out) - stat_of(one, STAT_fill_out)) / bw_frame_size(300000);
 
-    if (port_does(one, COMMAND_STATS, NULL, &stats))
-        frames = (bw_number(stats.bytes + 8, 8) - bw_number(stats.bytes + 9 * 8, 8)) / size;
     return carrier->table->caps & BW_CAP_KERNEL_BUFFERS ? frames : frames + 1;
 }
 

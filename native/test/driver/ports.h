@@ -12,6 +12,7 @@
 
 #include "../../driver/establish.h"
 #include "../../driver/fault.h"
+#include "../../driver/stats.h"
 #include "../carriers.h"
 #include "../vm/vm.h"
 
@@ -141,12 +142,23 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
     return true;
 }
 
-/* Returns how many bytes are waiting for room. */
-static inline uint64_t port_queued(ErlDrvPort port)
+/* The indices of the numbers in the reply to STATS. */
+#define STAT_OF_LINK(name) STAT_##name,
+#define STAT_OF_PORT(name, value) STAT_##name,
+enum { BW_LINK_NUMBERS(STAT_OF_LINK) BW_PORT_NUMBERS(STAT_OF_PORT) };
+
+/* Returns 0 if the port has ended. */
+static inline uint64_t stat_of(ErlDrvPort port, int index)
 {
     vm_reply_t stats;
 
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 11 * 8, 8) : 0;
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 8 * index, 8) : 0;
+}
+
+/* Returns how many bytes are waiting for room. */
+static inline uint64_t port_queued(ErlDrvPort port)
+{
+    return stat_of(port, STAT_queue_bytes);
 }
 
 static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint32_t run_queue)
@@ -163,10 +175,7 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
  * report. */
 static inline uint64_t port_peer_load(ErlDrvPort port)
 {
-    vm_reply_t stats;
-
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 23 * 8, 8) >> 40
-                                                        : 0;
+    return stat_of(port, STAT_peer_load) >> 40;
 }
 
 #define LOAD(cpu_percent, run_queue)                                                               \

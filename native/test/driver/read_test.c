@@ -32,10 +32,7 @@ static void stop_line(void)
 /* Returns the number of system calls made to read. */
 static uint64_t calls_in(void)
 {
-    vm_reply_t reply;
-
-    return port_does(line.port, COMMAND_STATS, NULL, &reply) ? bw_number(reply.bytes + 4 * 8, 8)
-                                                             : UINT64_MAX;
+    return stat_of(line.port, STAT_doorbells_in);
 }
 
 static void peer_sends(const void *bytes, size_t len)

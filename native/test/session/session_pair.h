@@ -359,19 +359,6 @@ static inline void begin(ErlDrvPort port, int socket)
 
 /* ---- a schedule ---- */
 
-static inline uint64_t stat_of(ErlDrvPort port, int index)
-{
-    vm_reply_t stats;
-
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 8 * index, 8) : 0;
-}
-
-#define STAT_LOSSES 14
-#define STAT_KEPT 15
-/* Index of the number of bytes before compression; the number after compression follows it. */
-#define STAT_BEFORE 25
-#define STAT_AFTER 26
-
 static uint64_t heard_losses;
 static bool is_looking[2];
 
@@ -485,7 +472,8 @@ static inline void run_schedule(uint32_t steps, uint64_t kept_bytes)
         CHECK_IN(step());
         CHECK(!vm_reason(one) && !vm_reason(other));
         CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
-        CHECK(stat_of(port, STAT_KEPT) < kept_bytes + 2 * FRAME_MAX_BYTES + ((uint64_t)1 << 20));
+        CHECK(stat_of(port, STAT_kept_bytes) <
+              kept_bytes + 2 * FRAME_MAX_BYTES + ((uint64_t)1 << 20));
     }
     CHECK_IN(arrive());
 }

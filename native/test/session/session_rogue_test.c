@@ -78,7 +78,7 @@ static void send_until_acknowledged(void)
         CHECK_IN(send_next(0));
     }
     CHECK_IN(arrive());
-    CHECK(stat_of(one, STAT_KEPT) < bytes);
+    CHECK(stat_of(one, STAT_kept_bytes) < bytes);
 }
 
 static void a_word_that_lies_ends_the_link(void)
@@ -124,7 +124,7 @@ static void no_position_is_believed(void)
     CHECK_IN(detach(one, &positions[0]));
     CHECK_IN(detach(other, &positions[1]));
     const uint64_t wrong[] = {positions[1] + 1, UINT64_MAX, 0,
-                              positions[1] - stat_of(one, STAT_KEPT) - 1};
+                              positions[1] - stat_of(one, STAT_kept_bytes) - 1};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK_IN(connect_relay(&relays[0], sockets));
         CHECK(!attaches(one, COMMAND_ATTACH, sockets[0], wrong[i]));

@@ -25,7 +25,7 @@ static void several_connections_are_one_link(void)
         run_schedule(300 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
         if (check_failed)
             printf("    seed %u\n", seed);
-        losses += stat_of(one, STAT_LOSSES);
+        losses += stat_of(one, STAT_losses);
         CHECK_IN(end_schedule());
     }
     CHECK(losses > seeds / 3);
@@ -47,7 +47,7 @@ static void one_of_several_is_lost(void)
     (void)has_heard(one, "");
     (void)has_heard(other, "");
     for (uint64_t left = RELAYS - 1; left > 0; left--) {
-        uint64_t losses[2] = {stat_of(one, STAT_LOSSES), stat_of(other, STAT_LOSSES)};
+        uint64_t losses[2] = {stat_of(one, STAT_losses), stat_of(other, STAT_losses)};
 
         for (int frames = 0; frames < 40; frames++)
             CHECK_IN(send_next(0));
@@ -59,8 +59,8 @@ static void one_of_several_is_lost(void)
         CHECK_IN(arrive());
         CHECK_EQ(connections_of(one), left);
         CHECK_EQ(connections_of(other), left);
-        CHECK_EQ(stat_of(one, STAT_LOSSES), losses[0]);
-        CHECK_EQ(stat_of(other, STAT_LOSSES), losses[1]);
+        CHECK_EQ(stat_of(one, STAT_losses), losses[0]);
+        CHECK_EQ(stat_of(other, STAT_losses), losses[1]);
     }
     CHECK_IN(end_schedule());
 }
@@ -152,7 +152,7 @@ static void fragments_are_joined_across_a_cut(void)
 /* Returns whether the port retains as many bytes as it may and more are queued. */
 static bool is_full(ErlDrvPort port)
 {
-    return stat_of(port, STAT_KEPT) >= SMALL_LIMIT && port_queued(port) > 0;
+    return stat_of(port, STAT_kept_bytes) >= SMALL_LIMIT && port_queued(port) > 0;
 }
 
 /* Fills one side while no bytes pass. */
@@ -297,7 +297,7 @@ static void acknowledgements_go_with_frames(void)
         }
         vm_skip(100);
         CHECK(nothing_is_written());
-        CHECK(stat_of(one, STAT_KEPT) < 5000 && stat_of(other, STAT_KEPT) < 5000);
+        CHECK(stat_of(one, STAT_kept_bytes) < 5000 && stat_of(other, STAT_kept_bytes) < 5000);
     }
     CHECK_IN(end_schedule());
 }
@@ -368,11 +368,11 @@ static void compressed_packets_outlive_connections(void)
         run_schedule(200 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
         if (check_failed)
             printf("    seed %u\n", seed);
-        losses += stat_of(one, STAT_LOSSES);
-        before += stat_of(one, STAT_BEFORE);
-        after += stat_of(one, STAT_AFTER);
-        CHECK_EQ(stat_of(one, STAT_AFTER), stat_of(other, STAT_AFTER + 3));
-        CHECK_EQ(stat_of(one, STAT_BEFORE), stat_of(other, STAT_BEFORE + 3));
+        losses += stat_of(one, STAT_losses);
+        before += stat_of(one, STAT_uncompressed_out);
+        after += stat_of(one, STAT_compressed_out);
+        CHECK_EQ(stat_of(one, STAT_compressed_out), stat_of(other, STAT_compressed_in));
+        CHECK_EQ(stat_of(one, STAT_uncompressed_out), stat_of(other, STAT_uncompressed_in));
         CHECK_IN(end_schedule());
     }
     CHECK(losses > seeds / 3);
@@ -392,8 +392,8 @@ static void a_link_that_rests_forgets(void)
         for (int frames = 0; frames < 30; frames++)
             CHECK_IN(send_next(frames % 2));
         CHECK_IN(arrive());
-        CHECK(stat_of(one, STAT_BEFORE) > before);
-        before = stat_of(one, STAT_BEFORE);
+        CHECK(stat_of(one, STAT_uncompressed_out) > before);
+        before = stat_of(one, STAT_uncompressed_out);
         for (int seconds = 0; seconds < 2 * RESUME_MS / 1000; seconds++) {
             vm_skip(1000);
             CHECK_IN(pass_all());
