@@ -150,28 +150,14 @@ static void uncount(bw_blocks_t *blocks, uint64_t size)
     pthread_mutex_unlock(&blocks->lock);
 }
 
-static bool counted(bw_blocks_t *blocks, uint64_t size)
-{
-    bool done;
-
-    pthread_mutex_lock(&blocks->lock);
-    done = count(blocks, size, false, false);
-    pthread_mutex_unlock(&blocks->lock);
-    return done;
-}
-
 /* ---- creating a block ---- */
 
 static bw_block_t *new_block(bw_blocks_t *blocks, int fd, size_t size)
 {
-    bw_block_t *block = calloc(1, sizeof *block);
+    bw_block_t *block = malloc(sizeof *block);
 
-    if (!block)
-        return NULL;
-    block->blocks = blocks;
-    block->size = size;
-    block->fd = fd;
-    block->users = 1;
+    if (block)
+        *block = (bw_block_t){.blocks = blocks, .size = size, .fd = fd, .users = 1};
     return block;
 }
 
@@ -179,11 +165,15 @@ bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_
                            bw_error_t *error_p)
 {
     bw_status_t status = BW_LIMIT;
+    bool is_counted;
     int fd;
 
     if (size == 0 || size > PTRDIFF_MAX)
         return bw_fail(error_p, BW_INVALID, "the size of the block", EINVAL);
-    if (!counted(blocks, size))
+    pthread_mutex_lock(&blocks->lock);
+    is_counted = count(blocks, size, false, false);
+    pthread_mutex_unlock(&blocks->lock);
+    if (!is_counted)
         return bw_fail(error_p, BW_LIMIT, "no room for another block", 0);
     fd = memfd_create("beamway block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)

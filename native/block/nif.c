@@ -34,6 +34,11 @@ typedef struct {
     bool has_reaper;
 } state_t;
 
+/* Begins the definition of a function for Erlang. */
+#define NIF(name)                                                                                  \
+    static ERL_NIF_TERM name(ErlNifEnv *env, __attribute__((unused)) int argc,                     \
+                             __attribute__((unused)) const ERL_NIF_TERM argv[])
+
 static ErlNifResourceType *block_type, *channel_type, *listener_type;
 
 static ERL_NIF_TERM atom(ErlNifEnv *env, const char *name)
@@ -46,12 +51,17 @@ static ERL_NIF_TERM pair(ErlNifEnv *env, const char *tag, ERL_NIF_TERM term)
     return enif_make_tuple2(env, atom(env, tag), term);
 }
 
-static ERL_NIF_TERM make_text(ErlNifEnv *env, const char *text)
+static ERL_NIF_TERM make_bytes(ErlNifEnv *env, const void *at, size_t len)
 {
     ERL_NIF_TERM term;
 
-    memcpy(enif_make_new_binary(env, strlen(text), &term), text, strlen(text));
+    memcpy(enif_make_new_binary(env, len, &term), at, len);
     return term;
+}
+
+static ERL_NIF_TERM error_text(ErlNifEnv *env, const char *text)
+{
+    return pair(env, "error", make_bytes(env, text, strlen(text)));
 }
 
 static ERL_NIF_TERM failed(ErlNifEnv *env, const bw_error_t *error)
@@ -59,7 +69,7 @@ static ERL_NIF_TERM failed(ErlNifEnv *env, const bw_error_t *error)
     char text[256];
 
     bw_error_text(error, text, sizeof text);
-    return pair(env, "error", make_text(env, text));
+    return error_text(env, text);
 }
 
 static state_t *state_of(ErlNifEnv *env)
@@ -165,7 +175,7 @@ static ERL_NIF_TERM not_begun(ErlNifEnv *env, bw_status_t status, const bw_error
     return status == BW_LIMIT ? atom(env, "limit") : failed(env, error);
 }
 
-static ERL_NIF_TERM from_iovec(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(from_iovec)
 {
     ERL_NIF_TERM head, list = argv[0];
     bw_error_t error = {0};
@@ -175,7 +185,6 @@ static ERL_NIF_TERM from_iovec(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
     ErlNifUInt64 size;
     size_t offset = 0;
 
-    (void)argc;
     if (!enif_get_uint64(env, argv[1], &size) || !enif_is_list(env, list))
         return enif_make_badarg(env);
     status = bw_block_begin(state_of(env)->blocks, size, &block, &error);
@@ -209,7 +218,7 @@ static ERL_NIF_TERM fill(ErlNifEnv *env, int file, uint64_t min)
 }
 
 /* read_file_nif(Name, MinBytes). On `limit` and `no_block`, the caller reads the file itself. */
-static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(read_file)
 {
     char path[PATH_MAX];
     ErlNifBinary name;
@@ -217,7 +226,6 @@ static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
     ErlNifUInt64 min;
     int file;
 
-    (void)argc;
     if (!enif_get_uint64(env, argv[1], &min) || !enif_inspect_binary(env, argv[0], &name) ||
         name.size >= sizeof path || memchr(name.data, 0, name.size))
         return enif_make_badarg(env);
@@ -246,13 +254,13 @@ static void listener_gone(ErlNifEnv *env, void *object)
     bw_shm_listener_close(object);
 }
 
-static ERL_NIF_TERM make_channel(ErlNifEnv *env, bw_channel_t *channel)
+/* Creates a resource with a copy of this content. */
+static ERL_NIF_TERM make_resource(ErlNifEnv *env, ErlNifResourceType *type, const void *content,
+                                  size_t bytes)
 {
-    bw_channel_t **object = enif_alloc_resource(channel_type, sizeof(bw_channel_t *));
-    ERL_NIF_TERM term;
+    void *object = enif_alloc_resource(type, bytes);
+    ERL_NIF_TERM term = enif_make_resource(env, memcpy(object, content, bytes));
 
-    *object = channel;
-    term = enif_make_resource(env, object);
     enif_release_resource(object);
     return term;
 }
@@ -267,27 +275,17 @@ static bool get_channel(ErlNifEnv *env, ERL_NIF_TERM term, bw_channel_t **channe
     return true;
 }
 
-static ERL_NIF_TERM make_bytes(ErlNifEnv *env, const uint8_t *at, size_t len)
-{
-    ERL_NIF_TERM term;
-
-    memcpy(enif_make_new_binary(env, len, &term), at, len);
-    return term;
-}
-
 /* listen_nif(Dir | none) */
-static ERL_NIF_TERM listen_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(listen_)
 {
-    bw_shm_listener_t listener, *object;
+    bw_shm_listener_t listener;
     char dir[BW_ADDRESS_MAX + 1], *where = NULL;
     bw_error_t error = {0};
     ErlNifBinary name;
-    ERL_NIF_TERM term;
 
-    (void)argc;
     if (enif_inspect_binary(env, argv[0], &name)) {
         if (name.size > BW_ADDRESS_MAX)
-            return pair(env, "error", make_text(env, "socket_dir is too long for a unix socket"));
+            return error_text(env, "socket_dir is too long for a unix socket");
         memcpy(dir, name.data, name.size);
         dir[name.size] = 0;
         where = dir;
@@ -296,16 +294,13 @@ static ERL_NIF_TERM listen_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     }
     if (bw_shm_listen(where, &listener, &error) != BW_OK)
         return failed(env, &error);
-    object = enif_alloc_resource(listener_type, sizeof *object);
-    *object = listener;
-    term = enif_make_resource(env, object);
-    enif_release_resource(object);
-    return enif_make_tuple4(env, atom(env, "ok"), term,
+    return enif_make_tuple4(env, atom(env, "ok"),
+                            make_resource(env, listener_type, &listener, sizeof listener),
                             make_bytes(env, listener.address, listener.address_len),
                             make_bytes(env, listener.token, BW_TOKEN_BYTES));
 }
 
-static ERL_NIF_TERM accept_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(accept_)
 {
     uint8_t id[BW_TOKEN_BYTES];
     bw_channel_t *channel;
@@ -313,7 +308,6 @@ static ERL_NIF_TERM accept_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     bw_status_t status;
     void *listener;
 
-    (void)argc;
     if (!enif_get_resource(env, argv[0], listener_type, &listener))
         return enif_make_badarg(env);
     status = bw_channel_accept(state_of(env)->blocks, listener, &channel, &error);
@@ -323,16 +317,15 @@ static ERL_NIF_TERM accept_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
         return failed(env, &error);
     bw_channel_id(channel, id);
     return enif_make_tuple3(env, atom(env, "ok"), make_bytes(env, id, sizeof id),
-                            make_channel(env, channel));
+                            make_resource(env, channel_type, &channel, sizeof channel));
 }
 
-static ERL_NIF_TERM connect_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(connect_)
 {
     ErlNifBinary address, token, id;
     bw_channel_t *channel;
     bw_error_t error = {0};
 
-    (void)argc;
     if (!enif_inspect_binary(env, argv[0], &address) ||
         !enif_inspect_binary(env, argv[1], &token) || token.size != BW_TOKEN_BYTES ||
         !enif_inspect_binary(env, argv[2], &id) || id.size != BW_TOKEN_BYTES)
@@ -340,10 +333,10 @@ static ERL_NIF_TERM connect_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     if (bw_channel_connect(state_of(env)->blocks, address.data, address.size, token.data, id.data,
                            &channel, &error) != BW_OK)
         return failed(env, &error);
-    return pair(env, "ok", make_channel(env, channel));
+    return pair(env, "ok", make_resource(env, channel_type, &channel, sizeof channel));
 }
 
-static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(pass)
 {
     bw_channel_t *channel;
     bw_error_t error = {0};
@@ -352,7 +345,6 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     bw_block_t *block;
     uint64_t number;
 
-    (void)argc;
     if (!get_channel(env, argv[0], &channel) || !enif_inspect_binary(env, argv[1], &binary))
         return enif_make_badarg(env);
     block = bw_block_find(state_of(env)->blocks, binary.data, binary.size);
@@ -396,16 +388,15 @@ static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
     return pair(env, "ok", term);
 }
 
-static ERL_NIF_TERM take_now(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(take_now)
 {
-    (void)argc;
     return take(env, argv, false);
 }
 
 /* Larger blocks use a dirty scheduler: checking for holes takes about 10 us per megabyte. */
 #define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
 
-static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(take_one)
 {
     ErlNifUInt64 size;
 
@@ -415,27 +406,24 @@ static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return take_now(env, argc, argv);
 }
 
-static ERL_NIF_TERM take_copy(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(take_copy)
 {
-    (void)argc;
     return take(env, argv, true);
 }
 
-static ERL_NIF_TERM is_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(is_open)
 {
     bw_channel_t *channel;
 
-    (void)argc;
     if (!get_channel(env, argv[0], &channel))
         return enif_make_badarg(env);
     return atom(env, bw_channel_look(channel) ? "true" : "false");
 }
 
-static ERL_NIF_TERM close_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(close_)
 {
     bw_channel_t *channel;
 
-    (void)argc;
     if (!get_channel(env, argv[0], &channel))
         return enif_make_badarg(env);
     bw_channel_close(channel);
@@ -444,12 +432,11 @@ static ERL_NIF_TERM close_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 
 /* ---- functions for Erlang ---- */
 
-static ERL_NIF_TERM is_block(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(is_block)
 {
     ErlNifBinary binary;
     bw_block_t *block;
 
-    (void)argc;
     if (!enif_inspect_binary(env, argv[0], &binary))
         return enif_make_badarg(env);
     block = bw_block_find(state_of(env)->blocks, binary.data, binary.size);
@@ -458,7 +445,7 @@ static ERL_NIF_TERM is_block(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return atom(env, block ? "true" : "false");
 }
 
-static ERL_NIF_TERM info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(info)
 {
     bw_blocks_info_t all = bw_blocks_info(state_of(env)->blocks);
     const struct {
@@ -469,19 +456,16 @@ static ERL_NIF_TERM info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
                 {"refused", all.refused}};
     ERL_NIF_TERM map = enif_make_new_map(env);
 
-    (void)argc;
-    (void)argv;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
         enif_make_map_put(env, map, atom(env, each[i].name), enif_make_uint64(env, each[i].value),
                           &map);
     return map;
 }
 
-static ERL_NIF_TERM limit(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(limit)
 {
     ErlNifUInt64 bytes;
 
-    (void)argc;
     if (!enif_get_uint64(env, argv[0], &bytes))
         return enif_make_badarg(env);
     bw_blocks_limit(state_of(env)->blocks, bytes);
@@ -489,22 +473,18 @@ static ERL_NIF_TERM limit(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 }
 
 /* reaper_nif(): registers the caller to be notified when there is something to reap. */
-static ERL_NIF_TERM reaper(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(reaper)
 {
     state_t *state = state_of(env);
 
-    (void)argc;
-    (void)argv;
     enif_mutex_lock(state->lock);
     state->has_reaper = enif_self(env, &state->reaper) != NULL;
     enif_mutex_unlock(state->lock);
     return atom(env, "ok");
 }
 
-static ERL_NIF_TERM reap_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+NIF(reap_)
 {
-    (void)argc;
-    (void)argv;
     reap(state_of(env));
     return atom(env, "ok");
 }
@@ -513,18 +493,18 @@ static ErlNifFunc functions[] = {
     {"from_iovec_nif", 2, from_iovec, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"read_file_nif", 2, read_file, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"listen_nif", 1, listen_, ERL_NIF_DIRTY_JOB_IO_BOUND},
-    {"accept_nif", 1, accept_, ERL_NIF_DIRTY_JOB_IO_BOUND},
-    {"connect_nif", 3, connect_, 0},
-    {"pass_nif", 2, pass, 0},
+    {"accept", 1, accept_, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"connect", 3, connect_, 0},
+    {"pass", 2, pass, 0},
     {"take_nif", 3, take_one, 0},
     {"copy_nif", 3, take_copy, ERL_NIF_DIRTY_JOB_CPU_BOUND},
-    {"is_open_nif", 1, is_open, 0},
-    {"close_nif", 1, close_, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"is_open", 1, is_open, 0},
+    {"close", 1, close_, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"is_block_nif", 1, is_block, 0},
-    {"info_nif", 0, info, 0},
-    {"limit_nif", 1, limit, 0},
+    {"info", 0, info, 0},
+    {"limit", 1, limit, 0},
     {"reaper_nif", 0, reaper, 0},
-    {"reap_nif", 0, reap_, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"reap", 0, reap_, ERL_NIF_DIRTY_JOB_CPU_BOUND},
 };
 
 static int open_types(ErlNifEnv *env)

@@ -111,25 +111,18 @@ static bool give(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlD
     return hand_over(pump, binary, offset, len);
 }
 
-static bool give_whole(bw_pump_t *pump, ErlDrvBinary *binary)
+static bool give_whole(bw_pump_t *pump, bw_joined_t whole)
 {
-    bool is_read = give(pump, binary, 0, (ErlDrvSizeT)binary->orig_size);
+    bool is_read = give(pump, whole.binary, whole.offset, whole.len);
 
-    driver_free_binary(binary);
+    driver_free_binary(whole.binary);
     return is_read;
 }
 
 static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
 {
-    bw_joined_t joined;
-    bool is_read;
-
-    if (!bw_join_advance(&pump->joins, index, bytes))
-        return true;
-    joined = bw_join_take(&pump->joins, index);
-    is_read = give(pump, joined.binary, joined.offset, joined.len);
-    driver_free_binary(joined.binary);
-    return is_read;
+    return !bw_join_advance(&pump->joins, index, bytes) ||
+           give_whole(pump, bw_join_take(&pump->joins, index));
 }
 
 static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
@@ -187,8 +180,9 @@ static bool advance(bw_pump_t *pump, size_t n)
     if (pump->gathered_len < pump->gathered_size)
         return grow(pump);
     pump->gathered = NULL;
-    return pump->join < 0 ? give_whole(pump, binary)
-                          : finish_fragment(pump, pump->join, pump->gathered_end);
+    return pump->join < 0
+               ? give_whole(pump, (bw_joined_t){.binary = binary, .len = binary->orig_size})
+               : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
 /* Copies at most `most` bytes of the frame, and no more than there is memory for. */

@@ -38,7 +38,7 @@ priv_dir() ->
 %% @doc Returns whether this node can create blocks.
 -spec is_loaded() -> boolean().
 is_loaded() ->
-    try is_map(info_nif()) catch error:not_loaded -> false end.
+    try is_map(info()) catch error:not_loaded -> false end.
 
 %% @doc Returns a block with these bytes, or an ordinary binary if there are too few bytes or another block would exceed the limits.
 -spec from_iodata(iodata()) -> binary().
@@ -76,11 +76,11 @@ is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end
 %% @doc Returns the number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks
 %% since the node started, and `refused' counts those that would have exceeded a limit.
 -spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
-info() -> info_nif().
+info() -> erlang:nif_error(not_loaded).
 
 %% @doc Sets the maximum total size of all blocks in bytes. Existing blocks are kept.
 -spec limit(Bytes :: non_neg_integer()) -> ok.
-limit(Bytes) -> limit_nif(Bytes).
+limit(_Bytes) -> erlang:nif_error(not_loaded).
 
 %% @doc Makes the caller the reaper: from now on it receives the message `beamway_blocks_to_reap', and must then call {@link reap/0}. Without a
 %% reaper, the pages of a large block are freed by whichever scheduler garbage-collects the last binary that refers to it. The call also immediately
@@ -92,7 +92,7 @@ reaper() ->
 
 %% @doc Frees the memory of blocks that are no longer in use.
 -spec reap() -> ok.
-reap() -> reap_nif().
+reap() -> erlang:nif_error(not_loaded).
 
 %% ---- channels ----
 
@@ -104,16 +104,16 @@ listen(Dir) -> listen_nif(path(Dir)).
 
 %% @doc Returns a channel that a node has connected. Does not wait for a connection, but waits up to 100 ms for the first packet on one.
 -spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.
-accept(Listener) -> accept_nif(Listener).
+accept(_Listener) -> erlang:nif_error(not_loaded).
 
 %% @doc Connects a channel for passing blocks to the node with this listener.
 -spec connect(Address :: binary(), Token :: <<_:128>>, id()) -> {ok, channel()} | {error, Reason :: binary()}.
-connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
+connect(_Address, _Token, _Id) -> erlang:nif_error(not_loaded).
 
 %% @doc Passes a block, which the receiver then takes by its number. `busy' means that too many blocks are in transit, and `no_block' that the
 %% binary is an ordinary one or only part of a block.
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
-pass(Channel, Binary) -> pass_nif(Channel, Binary).
+pass(_Channel, _Binary) -> erlang:nif_error(not_loaded).
 
 %% @doc Takes a block that was passed. If another block would exceed the limits, the data is copied instead. If the node does not even have a free
 %% descriptor for that, the call waits up to a second for one.
@@ -135,11 +135,11 @@ copy(Channel, Number, Bytes, Tries) ->
 
 %% @doc Returns whether the other end is still connected.
 -spec is_open(channel()) -> boolean().
-is_open(Channel) -> is_open_nif(Channel).
+is_open(_Channel) -> erlang:nif_error(not_loaded).
 
 %% @doc Closes the channel for both nodes. Blocks that were passed but not taken are lost.
 -spec close(channel()) -> ok.
-close(Channel) -> close_nif(Channel).
+close(_Channel) -> erlang:nif_error(not_loaded).
 
 %% ---- native/block/nif.c ----
 
@@ -149,27 +149,11 @@ from_iovec_nif(_, _) -> erlang:nif_error(not_loaded).
 read_file_nif(_, _) -> erlang:nif_error(not_loaded).
 -spec listen_nif(binary() | none) -> {ok, listener(), binary(), <<_:128>>} | {error, binary()}.
 listen_nif(_) -> erlang:nif_error(not_loaded).
--spec accept_nif(listener()) -> {ok, id(), channel()} | none | {error, binary()}.
-accept_nif(_) -> erlang:nif_error(not_loaded).
--spec connect_nif(binary(), binary(), binary()) -> {ok, channel()} | {error, binary()}.
-connect_nif(_, _, _) -> erlang:nif_error(not_loaded).
--spec pass_nif(channel(), binary()) -> {ok, pos_integer()} | busy | no_block | closed.
-pass_nif(_, _) -> erlang:nif_error(not_loaded).
 -spec take_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
 take_nif(_, _, _) -> erlang:nif_error(not_loaded).
 -spec copy_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
 copy_nif(_, _, _) -> erlang:nif_error(not_loaded).
--spec is_open_nif(channel()) -> boolean().
-is_open_nif(_) -> erlang:nif_error(not_loaded).
--spec close_nif(channel()) -> ok.
-close_nif(_) -> erlang:nif_error(not_loaded).
 -spec is_block_nif(binary()) -> boolean().
 is_block_nif(_) -> erlang:nif_error(not_loaded).
--spec info_nif() -> #{atom() => non_neg_integer()}.
-info_nif() -> erlang:nif_error(not_loaded).
--spec limit_nif(non_neg_integer()) -> ok.
-limit_nif(_) -> erlang:nif_error(not_loaded).
 -spec reaper_nif() -> ok.
 reaper_nif() -> erlang:nif_error(not_loaded).
--spec reap_nif() -> ok.
-reap_nif() -> erlang:nif_error(not_loaded).

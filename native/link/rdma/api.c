@@ -33,8 +33,8 @@ static bool make_descriptors(bw_rdma_connection_t *connection)
 }
 
 /* Creates a connection, which the service starts to set up immediately. */
-static bw_status_t order_connection(const bw_carrier_t *ops, const bw_rdma_order_t *order,
-                                    bw_link_t **link_p, bw_error_t *error_p)
+static bw_status_t order_connection(const bw_rdma_order_t *order, bw_link_t **link_p,
+                                    bw_error_t *error_p)
 {
     bw_rdma_connection_t *connection = calloc(1, sizeof *connection);
 
@@ -47,7 +47,7 @@ static bw_status_t order_connection(const bw_carrier_t *ops, const bw_rdma_order
         return bw_fail(error_p, BW_LIMIT, "descriptors for the link", saved);
     }
     pthread_mutex_init(&connection->lock, NULL);
-    connection->link.ops = ops;
+    connection->link.ops = &bw_rdma_carrier;
     connection->order = *order;
     memcpy(connection->report.token, order->token, sizeof order->token);
     bw_rdma_service_request(connection, false);
@@ -73,8 +73,7 @@ static const uint8_t *get_address(const uint8_t *at, bw_rdma_address_t *address_
     return at;
 }
 
-bw_status_t bw_rdma_listen(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
-                           bw_error_t *error_p)
+bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.listens = true, .ring_bytes = wanted->ring_bytes};
     uint64_t first = 0, last = 0;
@@ -87,11 +86,10 @@ bw_status_t bw_rdma_listen(const bw_carrier_t *ops, const bw_order_t *wanted, bw
     order.port_last = (uint16_t)last;
     if (getrandom(order.token, sizeof order.token, 0) != (ssize_t)sizeof order.token)
         return bw_fail(error_p, BW_SYSTEM, "getrandom", errno);
-    return order_connection(ops, &order, link_p, error_p);
+    return order_connection(&order, link_p, error_p);
 }
 
-bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
-                            bw_error_t *error_p)
+bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.ring_bytes = wanted->ring_bytes, .timeout_ms = wanted->timeout_ms};
 
@@ -103,14 +101,16 @@ bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, b
         return bw_fail(error_p, BW_INVALID, "address to connect to", EINVAL);
     if (!bw_ring_size_is_valid(wanted->ring_bytes))
         return bw_fail(error_p, BW_INVALID, "ring size", EINVAL);
-    return order_connection(ops, &order, link_p, error_p);
+    return order_connection(&order, link_p, error_p);
 }
 
 /* Sends the last bytes immediately if possible; the service waits until they have arrived. The
  * descriptor is passed to the caller, who may still poll it for a while, so everything that could
  * make it readable is removed from it here. */
-void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
+void bw_rdma_close(bw_link_t *link, bw_leftover_t *left_p)
 {
+    bw_rdma_connection_t *connection = (bw_rdma_connection_t *)link;
+
     pthread_mutex_lock(&connection->lock);
     connection->flow.closing = true;
     if (connection->is_live)
@@ -118,8 +118,8 @@ void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
     (void)epoll_ctl(connection->epoll, EPOLL_CTL_DEL, connection->event, NULL);
     if (connection->verbs.channel)
         (void)epoll_ctl(connection->epoll, EPOLL_CTL_DEL, connection->verbs.channel->fd, NULL);
-    if (fd_p)
-        *fd_p = connection->epoll;
+    if (left_p)
+        *left_p = (bw_leftover_t){.fd = connection->epoll, .socket = -1};
     else
         close(connection->epoll);
     connection->epoll = -1;

@@ -226,31 +226,10 @@ static const char *rdma_reason(bw_link_t *link)
     return reason;
 }
 
-/* The service thread frees the rest. */
-static void rdma_close(bw_link_t *link, bw_leftover_t *left_p)
-{
-    if (left_p)
-        *left_p = (bw_leftover_t){.socket = -1};
-    bw_rdma_close(connection_of(link), left_p ? &left_p->fd : NULL);
-}
-
 static bw_status_t rdma_probe(uint64_t ring_bytes, bw_error_t *error_p)
 {
     (void)ring_bytes;
     return bw_rdma_service_start(error_p);
-}
-
-static const bw_carrier_t rdma_carrier;
-
-static bw_status_t start_listening(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
-{
-    return bw_rdma_listen(&rdma_carrier, order, link_p, error_p);
-}
-
-static bw_status_t start_connecting(const bw_order_t *order, bw_link_t **link_p,
-                                    bw_error_t *error_p)
-{
-    return bw_rdma_connect(&rdma_carrier, order, link_p, error_p);
 }
 
 static void rdma_step(bw_link_t *link, bw_report_t *report_p)
@@ -263,12 +242,12 @@ static void rdma_step(bw_link_t *link, bw_report_t *report_p)
     leave(connection);
 }
 
-static const bw_carrier_t rdma_carrier = {
+const bw_carrier_t bw_rdma_carrier = {
     .kind = "rdma",
     .caps = BW_CAP_TELLS_DEATH | BW_CAP_BACKGROUND,
     .probe = rdma_probe,
-    .listen = start_listening,
-    .connect = start_connecting,
+    .listen = bw_rdma_listen,
+    .connect = bw_rdma_connect,
     .step = rdma_step,
     .reserve = rdma_reserve,
     .commit = rdma_commit,
@@ -286,7 +265,7 @@ static const bw_carrier_t rdma_carrier = {
     .stats = rdma_stats,
     .is_finished = rdma_is_finished,
     .reason = rdma_reason,
-    .close = rdma_close,
+    .close = bw_rdma_close,
 };
 
 /* The shared object's only symbol. */
@@ -299,5 +278,5 @@ const bw_carrier_t *bw_carrier(uint32_t version, bw_error_t *error_p)
                       "beamway_rdma.so is of another version than the driver: build both", 0);
         return NULL;
     }
-    return bw_rdma_service_start(error_p) == BW_OK ? &rdma_carrier : NULL;
+    return bw_rdma_service_start(error_p) == BW_OK ? &bw_rdma_carrier : NULL;
 }

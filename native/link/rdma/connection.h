@@ -94,10 +94,11 @@ bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
-/* Start setting up a link with that function table. See `listen` and `connect` in link.h. */
-bw_status_t bw_rdma_listen(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
-                           bw_error_t *error_p);
-bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
-                            bw_error_t *error_p);
+extern const bw_carrier_t bw_rdma_carrier;
+
+/* Functions for this table, which are in api.c. */
+bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
+bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
+void bw_rdma_close(bw_link_t *link, bw_leftover_t *left_p);
 
 #endif

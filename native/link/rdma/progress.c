@@ -54,7 +54,6 @@ static void flushed(bw_rdma_connection_t *connection)
 static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *completion)
 {
     const uint8_t *slot = connection->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;
-    int sys_errno;
 
     if (completion->status == IBV_WC_WR_FLUSH_ERR)
         flushed(connection);
@@ -63,8 +62,7 @@ static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *compl
     else if (completion->opcode != IBV_WC_RECV ||
              bw_rdma_flow_receive(&connection->flow, slot, completion->byte_len) != BW_OK)
         bw_rdma_fail(connection, BW_CORRUPT, "beamway_link_corrupt");
-    else if (!bw_rdma_verbs_post_slot(&connection->verbs, &connection->memory, completion->wr_id,
-                                      &sys_errno))
+    else if (!bw_rdma_verbs_post_slot(&connection->verbs, &connection->memory, completion->wr_id))
         bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
 }
 
@@ -121,11 +119,10 @@ void bw_rdma_arm_sent(bw_rdma_connection_t *connection)
 static void post_all(bw_rdma_connection_t *connection)
 {
     bw_rdma_batch_t batch;
-    int sys_errno;
 
     while (connection->status == BW_OK && bw_rdma_flow_next(&connection->flow, &batch)) {
         connection->posts++;
-        if (!bw_rdma_verbs_post_batch(&connection->verbs, &connection->memory, &batch, &sys_errno))
+        if (!bw_rdma_verbs_post_batch(&connection->verbs, &connection->memory, &batch))
             bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
     }
 }

@@ -14,8 +14,6 @@ bw_status_t bw_rdma_service_start(bw_error_t *error_p);
 /* Reports that the user has created or closed this connection. Called from the user's thread. */
 void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves);
 
-void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p);
-
 bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source);
 void bw_rdma_service_forget(int fd);
 

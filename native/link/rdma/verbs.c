@@ -154,7 +154,7 @@ static const char *make_all(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id,
     if (!verbs->rx_mr)
         return "registering the ring to receive in";
     for (uint64_t slot = 0; slot < BW_RDMA_SLOTS; slot++)
-        if (!bw_rdma_verbs_post_slot(verbs, memory, slot, &errno))
+        if (!bw_rdma_verbs_post_slot(verbs, memory, slot))
             return "posting the receive slots";
     return NULL;
 }
@@ -204,15 +204,14 @@ static uint8_t *slot_at(const bw_rdma_memory_t *memory, uint64_t slot)
 }
 
 bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
-                             uint64_t slot, int *errno_p)
+                             uint64_t slot)
 {
     struct ibv_sge sge = {.addr = (uintptr_t)slot_at(memory, slot),
                           .length = BW_RDMA_SLOT_BYTES,
                           .lkey = verbs->slots_mr->lkey};
     struct ibv_recv_wr request = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
 
-    *errno_p = ibv_post_recv(verbs->qp, &request, &bad);
-    return *errno_p == 0;
+    return (errno = ibv_post_recv(verbs->qp, &request, &bad)) == 0;
 }
 
 static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
@@ -224,7 +223,7 @@ static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
 }
 
 bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
-                              const bw_rdma_batch_t *batch, int *errno_p)
+                              const bw_rdma_batch_t *batch)
 {
     uint8_t *buffer = slot_at(memory, BW_RDMA_SLOTS + batch->number % BW_RDMA_WINDOW);
     struct ibv_sge sge[3];
@@ -253,6 +252,5 @@ bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory
         .opcode = IBV_WR_SEND,
         .send_flags = (batch->signaled ? IBV_SEND_SIGNALED : 0) |
                       (sge[last].length <= verbs->inline_max ? IBV_SEND_INLINE : 0)};
-    *errno_p = ibv_post_send(verbs->qp, request, &bad);
-    return *errno_p == 0;
+    return (errno = ibv_post_send(verbs->qp, request, &bad)) == 0;
 }

@@ -51,10 +51,10 @@ bw_status_t bw_rdma_verbs_make(bw_rdma_verbs_t *verbs_p, struct rdma_cm_id *id,
 /* Does not free the memory. May be called on verbs that were never created. */
 void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id);
 
-/* If it returns false, *errno_p is set. */
+/* If they return false, errno is set. */
 bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
-                             uint64_t slot, int *errno_p);
+                             uint64_t slot);
 bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
-                              const bw_rdma_batch_t *batch, int *errno_p);
+                              const bw_rdma_batch_t *batch);
 
 #endif
