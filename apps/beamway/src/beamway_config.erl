@@ -54,7 +54,7 @@ options() ->
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more",
       "Memory of all the node's rings together. Beyond it rings become smaller, and then links use TCP.", fun natural/1},
      {poll_us, 200, "microseconds from 0 to 1000",
-      "How long a lone caller's node polls for the answer before it sleeps. With 0 it never polls.", fun poll_us/1},
+      "How long a lone caller's node polls for the answer before it sleeps. With 0 it never polls.", fun(Value) -> within(Value, 0, 1000) end},
      {socket_dir, "", "an absolute path of at most 80 bytes",
       "A directory for the sockets through which nodes find each other. It is for containers that share the directory.", fun socket_dir/1},
      {rdma_limit_bytes, 268435456, "a number of bytes, 0 or more",
@@ -64,30 +64,33 @@ options() ->
      {rdma_plaintext, false, "true or false", "Allows RDMA even between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
      {resume_ms, 15000, "milliseconds from 0 to 86400000",
       "How long a link waits for another connection when it has lost its own. Two nodes use the smaller of their values. With 0 a lost connection ends the link, as with stock OTP.",
-      fun resume_ms/1},
+      fun(Value) -> within(Value, 0, 86400000) end},
      {resume_refused_ms, 2000, "milliseconds from 0 to 86400000",
-      "The same if the peer's port and its epmd refuse connections, which means that the peer is probably dead.", fun resume_ms/1},
+      "The same if the peer's port and its epmd refuse connections, which means that the peer is probably dead.", fun(Value) -> within(Value, 0, 86400000) end},
      {resume_bytes, 67108864, "a number of bytes from 1048576",
       "How much sent data a link keeps at most until the peer has acknowledged it. This limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
-      fun resume_bytes/1},
+      fun(Value) -> within(Value, 1048576, infinity) end},
      {connections, auto, "auto or a number from 1 to 8",
       "How many connections a link over tcp uses, so that it fills a long path. Two nodes use the smaller of their numbers."
       " auto follows the other node; if both are set to auto, they use one connection if a round trip takes less than 5 ms, and otherwise 8. Needs resume_ms above 0.", fun connections/1},
      {compress, far, "never, far or always",
       "Which links over tcp are compressed with zstd: none, those whose shortest round trip takes at least 5 ms, or all of them. If one of the two nodes says never, the link is not compressed."
-      " Needs resume_ms above 0.", fun compress/1},
+      " Needs resume_ms above 0.", fun(Value) -> one_of(Value, [never, far, always]) end},
      {compress_percent, 5, "a percentage from 1 to 100",
-      "How much processor time a link may spend on compression, in percent of one scheduler. Beyond that, messages go uncompressed.", fun percent/1},
+      "How much processor time a link may spend on compression, in percent of one scheduler. Beyond that, messages go uncompressed.",
+      fun(Value) -> within(Value, 1, 100) end},
      {compress_encrypted, false, "true or false",
       "Allows compress on encrypted links as well. It is off by default because the length of compressed data reveals something about the data: somebody who can send text over a link and watch the"
       " traffic could find out what others send.", fun boolean/1},
      {record_s, 600, "seconds from 0 to 600",
-      "How many seconds the record of each link goes back in steps of a second. In steps of ten seconds it goes back six times as far. With 0 only events are recorded.", fun record_s/1},
+      "How many seconds the record of each link goes back in steps of a second. In steps of ten seconds it goes back six times as far. With 0 only events are recorded.",
+      fun(Value) -> within(Value, 0, 600) end},
      {allow_faults, false, "true or false",
       "Allows beamway:fault/2, with which a test slows down and cuts links of this node. Use it only in tests, because any process in the cluster may call the function.", fun boolean/1},
      {encrypt, false, "true, false or prefer",
       "Encrypts every connection of -proto_dist beamway, including the handshake, with a key from encrypt_key_file or from the cookie."
-      " With true the node refuses connections in clear. With prefer it uses them if the peer cannot encrypt, and logs each.", fun encrypt/1},
+      " With true the node refuses connections in clear. With prefer it uses them if the peer cannot encrypt, and logs each.",
+      fun(Value) -> one_of(Value, [true, false, prefer]) end},
      {encrypt_key_file, "", "an absolute path",
       "A file with one or two keys from beamway keygen. The node calls with the first key and accepts both. It reads the file again for each connection. Without a file the key comes from the cookie.",
       fun path/1},
@@ -201,8 +204,8 @@ natural(_) ->
     error.
 
 ring_bytes(Value) ->
-    case natural(Value) of
-        {ok, N} when N >= ?RING_MIN_BYTES, N =< ?RING_MAX_BYTES, N band (N - 1) =:= 0 -> {ok, N};
+    case within(Value, ?RING_MIN_BYTES, ?RING_MAX_BYTES) of
+        {ok, N} when N band (N - 1) =:= 0 -> {ok, N};
         _ -> error
     end.
 
@@ -212,34 +215,17 @@ within(Value, Low, High) ->
         _ -> error
     end.
 
-poll_us(Value) -> within(Value, 0, 1000).
-
-resume_ms(Value) -> within(Value, 0, 86400000).
-
-resume_bytes(Value) ->
-    case natural(Value) of
-        {ok, N} when N >= 1048576 -> {ok, N};
-        _ -> error
-    end.
-
-connections(Value) when Value =:= auto; Value =:= "auto" -> {ok, auto};
+connections("auto") -> {ok, auto};
+connections(auto) -> {ok, auto};
 connections(Value) -> within(Value, 1, 8).
 
-record_s(Value) -> within(Value, 0, 600).
+boolean(Value) -> one_of(Value, [true, false]).
 
-compress(Value) when Value =:= never; Value =:= "never" -> {ok, never};
-compress(Value) when Value =:= far; Value =:= "far" -> {ok, far};
-compress(Value) when Value =:= always; Value =:= "always" -> {ok, always};
-compress(_) -> error.
-
-percent(Value) -> within(Value, 1, 100).
-
-boolean(Value) when Value =:= true; Value =:= "true" -> {ok, true};
-boolean(Value) when Value =:= false; Value =:= "false" -> {ok, false};
-boolean(_) -> error.
-
-encrypt(Value) when Value =:= prefer; Value =:= "prefer" -> {ok, prefer};
-encrypt(Value) -> boolean(Value).
+one_of(Value, Atoms) ->
+    case [Atom || Atom <- Atoms, Value =:= Atom orelse Value =:= atom_to_list(Atom)] of
+        [Atom] -> {ok, Atom};
+        [] -> error
+    end.
 
 path("") -> {ok, ""};
 path([$/ | _] = Path) when is_list(Path) ->

@@ -16,7 +16,7 @@
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0, held/0, level_of/1]).
 -export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, sessions/0, resumed/2, connections/2, may_spread/1, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([link/0, session/0]).
 
 %% The size of two rings in native/link/stripes.h.
@@ -464,8 +464,3 @@ after_user([_], #state{holders = Holders} = State) -> {noreply, State#state{hold
 %% Each call of a tool such as ejabberdctl connects as a hidden node for about a second.
 level(_Hidden = true) -> debug;
 level(_Hidden = false) -> info.
-
-%% @private
--spec terminate(term(), #state{}) -> ok.
-terminate(_Reason, _State) ->
-    ok.

@@ -117,26 +117,26 @@ kind($J) -> join.
 
 %% @doc Returns whether the caller has the cookie.
 -spec resume_holds(Cookie :: atom(), packet()) -> boolean().
-resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Kind, Cookie, Id, Caller, Node)).
+resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> crypto:hash_equals(Mac, resume_mac(Kind, Cookie, Id, Caller, Node)).
 
 %% @doc Returns whether the packet proves that its sender has the key.
 -spec challenge_holds(talk(), packet()) -> boolean().
-challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> same(Mac, challenge_mac(Talk, Callee, Number));
+challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> crypto:hash_equals(Mac, challenge_mac(Talk, Callee, Number));
 challenge_holds(_Talk, _Other) -> false.
 
 %% @doc Returns whether the packet is the proof for this challenge.
 -spec proof_holds(talk(), packet()) -> boolean().
-proof_holds(Talk, {proof, Number, Position, Mac}) -> same(Mac, proof_mac(Talk, Number, Position));
+proof_holds(Talk, {proof, Number, Position, Mac}) -> crypto:hash_equals(Mac, proof_mac(Talk, Number, Position));
 proof_holds(_Talk, _Other) -> false.
 
 %% @doc Returns whether the packet accepts this node's proof.
 -spec accept_holds(talk(), packet()) -> boolean().
-accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
+accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> crypto:hash_equals(Mac, accept_mac(Talk, Position, Own));
 accept_holds(_Talk, _Other) -> false.
 
 %% @doc Returns whether the peer has the cookie, in which case its claim not to know the link can be trusted.
 -spec refuse_holds(atom(), {random(), random()}, packet()) -> boolean().
-refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie, Id, Caller));
+refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> crypto:hash_equals(Mac, refuse_mac(Cookie, Id, Caller));
 refuse_holds(_Cookie, _Talk, _Other) -> false.
 
 %% Includes the name of the answering node, because a node with a wrong address for its peer may call itself.
@@ -161,13 +161,6 @@ refuse_mac(Cookie, Id, Caller) ->
     mac(atom_to_binary(Cookie), [<<"beamway refuses 1">>, Id, Caller]).
 
 mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
-
-%% Compares two binaries in constant time.
-same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
-same(_A, _B) -> false.
-
-differences(<<A, RestA/binary>>, <<B, RestB/binary>>, Before) -> differences(RestA, RestB, Before bor (A bxor B));
-differences(<<>>, <<>>, Differences) -> Differences.
 
 %% ---- when a peer counts as dead ----
 
