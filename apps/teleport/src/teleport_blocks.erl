@@ -64,10 +64,7 @@ bad_handle(Handle) -> error({bad_handle, Handle, "expected what teleport:share/1
 open({?MODULE, Binary}) when is_binary(Binary) -> {ok, Binary};
 open({?MODULE, Node, Life, Number, _}) when Node =:= node() -> found(Life, Number);
 open({?MODULE, Node, Life, Number, Bytes}) when is_atom(Node) ->
-    case address() of
-        {ok, Address} -> fetched(Node, Life, Number, Bytes, Address);
-        {error, Why} -> {error, {unreachable, Why}}
-    end;
+    beamway_result:then(reached(address()), fun(Address) -> fetched(Node, Life, Number, Bytes, Address) end);
 open(Other) -> bad_handle(Other).
 
 found(Life, Number) ->
@@ -107,10 +104,7 @@ taken(Id, Passed, Bytes) ->
         {ok, Channel} ->
             Taken = beamway_block:take(Channel, Passed, Bytes),
             ok = beamway_block:close(Channel),
-            case Taken of
-                {ok, Block} -> {ok, Block};
-                {error, Why} -> {error, {unreachable, Why}}
-            end;
+            reached(Taken);
         none -> {error, {unreachable, <<"the channel of the node that shares has not come">>}}
     end.
 
@@ -180,16 +174,18 @@ let_go(Number, #blocks{keepers = Keepers} = State) ->
 passed({error, Reason}, _, _, _) -> {error, Reason};
 passed(_, _IsThisHost = false, _, _) -> {error, other_host};
 passed({ok, Block}, _, {At, Token}, Id) ->
-    case beamway_block:connect(At, Token, Id) of
-        {ok, Channel} ->
-            Passed = beamway_block:pass(Channel, Block),
-            ok = beamway_block:close(Channel),
-            case Passed of
-                {ok, Number} -> {ok, Number};
-                Not -> {error, {unreachable, atom_to_binary(Not)}}
-            end;
-        {error, Why} -> {error, {unreachable, Why}}
-    end.
+    beamway_result:then(reached(beamway_block:connect(At, Token, Id)),
+                        fun(Channel) ->
+                                Passed = beamway_block:pass(Channel, Block),
+                                ok = beamway_block:close(Channel),
+                                case Passed of
+                                    {ok, Number} -> {ok, Number};
+                                    Not -> {error, {unreachable, atom_to_binary(Not)}}
+                                end
+                        end).
+
+reached({ok, Value}) -> {ok, Value};
+reached({error, Why}) -> {error, {unreachable, Why}}.
 
 listening(#blocks{listener = none} = State) ->
     case beamway_block:is_loaded() andalso beamway_block:listen(maps:get(socket_dir, beamway_links:config())) of
