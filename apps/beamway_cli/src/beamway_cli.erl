@@ -132,12 +132,8 @@ parsed(Command, Words, Fun) ->
     case beamway_cli_help:parse(Specs, Words) of
         {ok, #{help := true}, []} -> usage(Command, Specs), ?DONE;
         {ok, Options, []} -> Fun(Options);
-        {ok, _, [Extra | _]} ->
-            complain("~ts: unexpected word '~ts'; see: beamway ~ts --help", [Command, Extra, Command]),
-            ?USAGE;
-        {error, Text} ->
-            complain("~ts: ~ts; see: beamway ~ts --help", [Command, Text, Command]),
-            ?USAGE
+        {ok, _, [Extra | _]} -> wrong(Command, ["unexpected word '", Extra, "'"]);
+        {error, Text} -> wrong(Command, Text)
     end.
 
 usage(Command, Specs) ->
@@ -166,117 +162,69 @@ needed(_, Module) ->
     {Module, "the benchmark programs are not built; run: scripts/build --bench (they are part of a checkout, not of what is installed)"}.
 
 links(Options) ->
-    case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
-        {ok, Report} ->
-            show(Options, fun() -> beamway_cli_links:to_json(Report) end,
-                 fun() -> beamway_cli_links:to_text(Report) end),
-            ?DONE;
-        {error, Text} ->
-            complain("links: ~ts", [Text]),
-            ?FAILED
-    end.
+    ended("links", beamway_cli_links:ask(Options), fun(Report) -> show(Options, Report, fun beamway_cli_links:to_json/1, fun beamway_cli_links:to_text/1) end).
 
-report(Options) ->
-    case beamway_cli_report:write(Options) of
-        {ok, File} -> say("~ts~n", [File]), ?DONE;
-        {error, Text} -> complain("report: ~ts", [Text]), ?FAILED
-    end.
+report(Options) -> ended("report", beamway_cli_report:write(Options), fun(File) -> say("~ts~n", [File]), ?DONE end).
 
-attach(_) ->
-    complain("attach: which host? Expected HOST or HOST:NODE; see: beamway attach --help", []),
-    ?USAGE.
+attach(_) -> wrong("attach", "which host? Expected HOST or HOST:NODE").
 
 why(#{peer := _} = Options) ->
-    case beamway_cli_why:ask(Options) of
-        {ok, Links} ->
-            show(Options, fun() -> beamway_cli_why:to_json(Links) end, fun() -> beamway_cli_why:to_text(Links) end),
-            ?DONE;
-        {error, Text} ->
-            complain("why: ~ts", [Text]),
-            ?FAILED
-    end;
-why(_) ->
-    complain("why: which node went down? Expected its name; see: beamway why --help", []),
-    ?USAGE.
+    ended("why", beamway_cli_why:ask(Options), fun(Links) -> show(Options, Links, fun beamway_cli_why:to_json/1, fun beamway_cli_why:to_text/1) end);
+why(_) -> wrong("why", "which node went down? Expected its name").
 
 fault(#{peer := _} = Options) ->
-    case beamway_cli_fault:set(Options) of
-        {ok, Done} -> show(Options, fun() -> beamway_cli_fault:to_json(Done) end, fun() -> beamway_cli_fault:to_text(Done) end), ?DONE;
-        {usage, Text} -> complain("fault: ~ts; see: beamway fault --help", [Text]), ?USAGE;
-        {error, Text} -> complain("fault: ~ts", [Text]), ?FAILED
-    end;
-fault(_) ->
-    complain("fault: on the way to which node? Expected its name; see: beamway fault --help", []),
-    ?USAGE.
+    ended("fault", beamway_cli_fault:set(Options), fun(Done) -> show(Options, Done, fun beamway_cli_fault:to_json/1, fun beamway_cli_fault:to_text/1) end);
+fault(_) -> wrong("fault", "on the way to which node? Expected its name").
 
 %% The output is written in pieces, and the reader may close the pipe in between.
-top(Options) ->
-    case beamway_cli_top:run(Options, fun(Text) -> say("~ts", [Text]) end) of
-        ok -> ?DONE;
-        {usage, Text} -> complain("top: ~ts; see: beamway top --help", [Text]), ?USAGE;
-        {error, Text} -> complain("top: ~ts", [Text]), ?FAILED
-    end.
+top(Options) -> ended("top", beamway_cli_top:run(Options, fun(Text) -> say("~ts", [Text]) end), none).
 
-keygen(Options) ->
-    case beamway_cli_keygen:run(Options) of
-        {ok, Text} -> say("~ts", [Text]), ?DONE;
-        {usage, Text} -> complain("keygen: ~ts; see: beamway keygen --help", [Text]), ?USAGE;
-        {error, Text} -> complain("keygen: ~ts", [Text]), ?FAILED
-    end.
+keygen(Options) -> ended("keygen", beamway_cli_keygen:run(Options), fun(Text) -> say("~ts", [Text]), ?DONE end).
 
 doctor(Options) ->
-    case beamway_cli_doctor:examine(Options) of
-        {ok, Report} ->
-            show(Options, fun() -> beamway_cli_doctor:to_json(Report) end,
-                 fun() -> beamway_cli_doctor:to_text(Report) end),
-            case beamway_cli_doctor:is_well(Report) of
-                true -> ?DONE;
-                false -> ?FAILED
-            end;
-        {error, Text} ->
-            complain("doctor: ~ts", [Text]),
-            ?FAILED
-    end.
+    ended("doctor", beamway_cli_doctor:examine(Options),
+          fun(Report) ->
+                  ?DONE = show(Options, Report, fun beamway_cli_doctor:to_json/1, fun beamway_cli_doctor:to_text/1),
+                  status(beamway_cli_doctor:is_well(Report))
+          end).
 
 choose(#{advise := true, query := _}) ->
     complain("choose: a query and --advise: expected one of them", []),
     ?USAGE;
 choose(Options) when is_map_key(query, Options); is_map_key(advise, Options) ->
     case beamway_cli_choose:ask(Options) of
-        {ok, Answer} ->
-            show(Options, fun() -> beamway_cli_choose:to_json(Answer) end, fun() -> beamway_cli_choose:to_text(Answer) end),
-            case Answer of
-                {unsatisfied, _} -> ?FAILED;
-                _ -> ?DONE
-            end;
         {usage, Text} ->
             complain("choose: ~ts", [Text]),
             ?USAGE;
-        {error, Text} ->
-            complain("choose: ~ts", [Text]),
-            ?FAILED
+        Result ->
+            ended("choose", Result, fun(Answer) ->
+                                            ?DONE = show(Options, Answer, fun beamway_cli_choose:to_json/1, fun beamway_cli_choose:to_text/1),
+                                            status(element(1, Answer) =/= unsatisfied)
+                                    end)
     end;
-choose(_) ->
-    complain("choose: which nodes? Expected a query; see: beamway choose --help", []),
-    ?USAGE.
+choose(_) -> wrong("choose", "which nodes? Expected a query").
 
 drain(#{node := _} = Options) ->
-    case beamway_cli_drain:run(Options, fun(Line) -> complain("drain: ~ts", [Line]) end) of
-        {ok, Answer} ->
-            show(Options, fun() -> beamway_cli_drain:to_json(Answer) end, fun() -> beamway_cli_drain:to_text(Answer) end),
-            case beamway_cli_drain:is_empty(Answer) of
-                true -> ?DONE;
-                false -> ?FAILED
-            end;
-        {usage, Text} -> complain("drain: ~ts; see: beamway drain --help", [Text]), ?USAGE;
-        {error, Text} -> complain("drain: ~ts", [Text]), ?FAILED
-    end;
-drain(_) ->
-    complain("drain: which node? Expected its name; see: beamway drain --help", []),
-    ?USAGE.
+    ended("drain", beamway_cli_drain:run(Options, fun(Line) -> complain("drain: ~ts", [Line]) end),
+          fun(Answer) ->
+                  ?DONE = show(Options, Answer, fun beamway_cli_drain:to_json/1, fun beamway_cli_drain:to_text/1),
+                  status(beamway_cli_drain:is_empty(Answer))
+          end);
+drain(_) -> wrong("drain", "which node? Expected its name").
 
-show(#{json := true}, Json, _) -> say("~ts~n", [jiffy:encode(Json(), [pretty])]);
-show(_, _, Text) -> say("~ts", [Text()]).
+%% Returns the exit status for the result of a command. Show shows what the command has returned.
+ended(_Command, ok, none) -> ?DONE;
+ended(_Command, {ok, Answer}, Show) -> Show(Answer);
+ended(Command, {usage, Text}, _Show) -> wrong(Command, Text);
+ended(Command, {error, Text}, _Show) -> complain("~ts: ~ts", [Command, Text]), ?FAILED.
+
+wrong(Command, Text) -> complain("~ts: ~ts; see: beamway ~ts --help", [Command, Text, Command]), ?USAGE.
+
+status(true) -> ?DONE;
+status(false) -> ?FAILED.
+
+show(#{json := true}, Answer, ToJson, _) -> say("~ts~n", [jiffy:encode(ToJson(Answer), [pretty])]), ?DONE;
+show(_, Answer, _, ToText) -> say("~ts", [ToText(Answer)]), ?DONE.
 
 version() ->
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",

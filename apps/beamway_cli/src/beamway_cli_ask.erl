@@ -6,7 +6,7 @@
 %% is not running, the node does not exist or does not run Beamway, or the cookie is different.
 -module(beamway_cli_ask).
 
--export([open/1, name_and_host/1, call/4, no_function/4, is_long/1, start/2, why_no_node/1, cookie/1]).
+-export([on_node/2, open/1, name_and_host/1, call/4, no_function/4, is_long/1, start/2, why_no_node/1, cookie/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -16,12 +16,17 @@
 
 -include_lib("kernel/include/file.hrl").
 
--type options() :: #{node => string(), cookie_file => file:filename()}.
+-type options() :: #{node => string(), cookie_file => file:filename(), atom() => term()}.
 
 -define(CALL_MS, 5000).
 %% This is kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that is running rejects the connection immediately.
 -define(SETUP_MS, 7000).
 -define(SILENT_MS, 6000).
+
+%% @doc Connects to the node like {@link open/1}, and calls Ask with its name. A text that Ask throws becomes an error.
+-spec on_node(options(), fun((node()) -> Result)) -> Result | {error, Text :: unicode:chardata()}.
+on_node(Options, Ask) ->
+    beamway_result:then(open(Options), fun(Node) -> try Ask(Node) catch throw:Text -> {error, Text} end end).
 
 %% @doc Connects to the node. The VM must exit afterwards, because the node that it has become is not stopped.
 -spec open(options()) -> {ok, node()} | {error, Text :: unicode:chardata()}.

@@ -27,14 +27,7 @@
 ask(#{advise := true} = Options) ->
     case candidates(maps:get(nodes, Options, "all")) of
         {error, Why} -> {usage, ["--nodes: ", Why]};
-        {ok, Nodes} ->
-            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-                {ok, Node} ->
-                    try advised(Node, meant(Nodes, Node))
-                    catch throw:Why -> {error, Why}
-                    end;
-                {error, Why} -> {error, Why}
-            end
+        {ok, Nodes} -> beamway_cli_ask:on_node(Options, fun(Node) -> advised(Node, meant(Nodes, Node)) end)
     end;
 ask(#{query := Text} = Options) ->
     case {term(Text), candidates(maps:get(nodes, Options, "all")), node_name(maps:get(why_not, Options, none))} of
@@ -42,10 +35,8 @@ ask(#{query := Text} = Options) ->
         {_, {error, Why}, _} -> {usage, ["--nodes: ", Why]};
         {_, _, {error, Why}} -> {usage, ["--why-not: ", Why]};
         {{ok, Query}, {ok, Nodes}, {ok, WhyNot}} ->
-            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-                {ok, Node} -> answered(Node, Nodes, counted(Query, Options), WhyNot, maps:get(explain, Options, false));
-                {error, Why} -> {error, Why}
-            end
+            Explain = maps:get(explain, Options, false),
+            beamway_cli_ask:on_node(Options, fun(Node) -> answered(Node, meant(Nodes, Node), counted(Query, Options), WhyNot, Explain) end)
     end.
 
 %% Parses a term as in the shell, except that the full stop is optional.
@@ -85,17 +76,9 @@ counted(Query, #{n := Count}) when is_map(Query) -> Query#{n => Count};
 counted(Query, #{n := Count}) -> #{require => Query, n => Count};
 counted(Query, _) -> Query.
 
-answered(Node, Wanted, Query, WhyNot, Explain) ->
-    try
-        Nodes = meant(Wanted, Node),
-        case {WhyNot, Explain} of
-            {none, false} -> chosen(Node, call(Node, placement, choose_nodes, [Nodes, Query]));
-            {none, true} -> reports(Node, call(Node, placement, explain, [Nodes, Query]));
-            {_, _} -> reports(Node, only(WhyNot, call(Node, placement, explain, [with(WhyNot, Nodes), Query])))
-        end
-    catch
-        throw:Text -> {error, Text}
-    end.
+answered(Node, Nodes, Query, none, false) -> chosen(Node, call(Node, placement, choose_nodes, [Nodes, Query]));
+answered(Node, Nodes, Query, none, true) -> reports(Node, call(Node, placement, explain, [Nodes, Query]));
+answered(Node, Nodes, Query, WhyNot, _) -> reports(Node, only(WhyNot, call(Node, placement, explain, [with(WhyNot, Nodes), Query]))).
 
 %% Samples the busiest processes. The counters of the links show which nodes exchange data.
 advised(Node, Nodes) ->

@@ -57,7 +57,7 @@ run(#{bind := Bind} = Options) ->
         {{ok, Ip}, {ok, Times}} ->
             Config = config(Ip, Options),
             case beamway_console_config:read(maps:to_list(Config)) of
-                {ok, _} -> attached(beamway_cli_ask:open(maps:with([node, cookie_file], Options)), Config, Times, Options);
+                {ok, _} -> attached(beamway_cli_ask:open(Options), Config, Times, Options);
                 {error, Text} -> complain("~ts", [Text]), ?USAGE
             end
     end.

@@ -24,15 +24,12 @@ examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_fact
 examine(#{node := _} = Options) ->
     %% The host is examined before this VM becomes a node, because doing so over TLS changes the option `links'.
     Facts = beamway_cli_doctor_facts:gather(),
-    case beamway_cli_ask:open(Options) of
-        {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))};
-        {error, _} = Error -> Error
-    end;
+    beamway_result:then(beamway_cli_ask:open(Options), fun(Node) -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))} end);
 examine(_) ->
     {ok, examine()}.
 
 examined(#{options := Options} = Facts, Teleport) ->
-    #{checks => beamway_cli_doctor_judge:checks(Facts#{teleport => Teleport}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
+    #{checks => beamway_cli_doctor_judge:checks(Facts#{teleport => Teleport}), wanted => maps:get(links, beamway_cli_doctor_judge:in_use(Options))}.
 
 %% @doc Returns whether nothing prevents the use of shared memory, and teleport, if it was queried, answers.
 -spec is_well(report()) -> boolean().

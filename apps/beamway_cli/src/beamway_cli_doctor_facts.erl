@@ -42,18 +42,19 @@
 gather() ->
     _ = application:load(beamway),
     Options = beamway_config:read(),
+    #{ring_bytes := Ring, socket_dir := Dir, rdma_devices := Devices} = beamway_cli_doctor_judge:in_use(Options),
     Driver = beamway_port:load(),
     Limits = parse_limits(read("/proc/self/limits")),
     Status = read("/proc/self/status"),
     Limit = fun(Key) -> maps:get(Key, Limits, unknown) end,
-    Ports = beamway_rdma_devices:named(beamway_cli_doctor_judge:devices(Options)),
+    Ports = beamway_rdma_devices:named(Devices),
     {ok, Host} = inet:gethostname(),
     #{otp => erlang:system_info(otp_release),
       system => {os:type(), os:version(), erlang:system_info(wordsize)},
       options => Options,
       driver => Driver,
-      rings => with(Driver, fun() -> beamway_port:probe(shm, beamway_cli_doctor_judge:ring_bytes(Options)) end),
-      socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
+      rings => with(Driver, fun() -> beamway_port:probe(shm, Ring) end),
+      socket_dir => with(Driver, fun() -> beamway_socket_dir:check(Dir) end),
       compression => with(Driver, fun() -> beamway_port:with_port(fun beamway_port:load_codec/1) end),
       encryption => encryption(Options, Driver),
       cipher => {libcrypto(), aes_instructions(read("/proc/cpuinfo"))},
@@ -120,10 +121,7 @@ aes_instructions(Text) ->
 certificates("") ->
     none;
 certificates(_File) ->
-    case beamway_tls_options:check() of
-        ok -> beamway_tls_options:expiries();
-        {error, Problem} -> {error, Problem}
-    end.
+    beamway_result:then(beamway_tls_options:check(), fun beamway_tls_options:expiries/0).
 
 key_names({ok, Keys}) -> {ok, [beamway_encrypt:name(Keys, Label) || #{label := Label} <- Keys]};
 key_names({error, Text}) -> {error, Text}.

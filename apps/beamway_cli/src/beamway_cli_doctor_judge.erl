@@ -4,7 +4,7 @@
 %% A `problem' prevents shared memory, or means that teleport does not answer. A `warning' will become a problem as the number of links grows.
 -module(beamway_cli_doctor_judge).
 
--export([checks/1, ring_bytes/1, directory/1, devices/1, wanted/1]).
+-export([checks/1, in_use/1]).
 -export_type([check/0]).
 
 -ifdef(TEST).
@@ -24,49 +24,33 @@
 %% @doc Turns each fact into a check.
 -spec checks(beamway_cli_doctor_facts:facts()) -> [check(), ...].
 checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host, Address}, rdma_ports := Ports} = Facts) ->
-    Ring = ring_bytes(Options),
+    #{ring_bytes := Ring, socket_dir := Dir, compress := Compress, links := Wanted} = in_use(Options),
     [otp(maps:get(otp, Facts), ?MINIMUM_OTP),
      system(Type, Version, WordBytes),
      options(Options),
      driver(maps:get(driver, Facts)),
      rings(maps:get(rings, Facts), Ring),
-     socket_dir(directory(Options), maps:get(socket_dir, Facts)),
+     socket_dir(Dir, maps:get(socket_dir, Facts)),
      descriptors(maps:get(descriptors, Facts)),
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
-     compression(compress(Options), maps:get(compression, Facts)),
+     compression(Compress, maps:get(compression, Facts)),
      encryption(maps:get(encryption, Facts)),
      cipher(maps:get(cipher, Facts)),
      certificates(maps:get(certificates, Facts), os:system_time(second)),
-     rdma(Ports, wanted(Options), maps:get(rdma_library, Facts)),
-     locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, wanted(Options))], Ring),
+     rdma(Ports, Wanted, maps:get(rdma_library, Facts)),
+     locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, Wanted)], Ring),
      memory(maps:get(memory_free, Facts), Ring),
      host_name(Host, Address),
      epmd(maps:get(epmd, Facts))]
         ++ [teleport(Of, Teleport) || #{teleport := {Of, Teleport}} <- [Facts]].
 
-%% @doc Returns the size of a ring. A node with invalid options stays on `inet', so the other checks use the default.
--spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
-ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
-ring_bytes({error, _}) -> 4194304.
-
-%% @doc Returns the directory given by the option `socket_dir', or "".
--spec directory({ok, beamway_config:config()} | {error, term()}) -> string().
-directory({ok, #{socket_dir := Dir}}) -> Dir;
-directory({error, _}) -> "".
-
-compress({ok, #{compress := When}}) -> When;
-compress({error, _}) -> never.
-
-%% @doc Returns the devices given by the option `rdma_devices'. [] means all.
--spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
-devices({ok, #{rdma_devices := Devices}}) -> Devices;
-devices({error, _}) -> [].
-
-%% @doc Returns the kinds of link that a node would use.
--spec wanted({ok, beamway_config:config()} | {error, term()}) -> [beamway_kind:kind() | inet].
-wanted({ok, #{links := Links}}) -> Links;
-wanted({error, _}) -> [inet].
+%% @doc Returns the options that matter here. A node with invalid options stays on `inet', so the other checks use the defaults.
+-spec in_use({ok, beamway_config:config()} | {error, term()}) ->
+          #{ring_bytes := pos_integer(), socket_dir := string(), compress := never | far | always, rdma_devices := [string()],
+            links := [beamway_kind:kind() | inet], atom() => term()}.
+in_use({ok, Options}) -> Options;
+in_use({error, _}) -> #{ring_bytes => 4194304, socket_dir => "", compress => never, rdma_devices => [], links => [inet]}.
 
 otp(Release, Minimum) ->
     case list_to_integer(Release) >= Minimum of

@@ -20,11 +20,7 @@
 -spec run(options(), fun((unicode:chardata()) -> term())) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
 run(#{timeout := Seconds}, _) when Seconds < 1; Seconds > 86400 -> {usage, io_lib:format("--timeout ~b: expected seconds from 1 to 86400", [Seconds])};
 run(#{at_once := Count}, _) when Count < 1; Count > 10000 -> {usage, io_lib:format("--at-once ~b: expected a number from 1 to 10000", [Count])};
-run(Options, Show) ->
-    case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-        {ok, Node} -> drained(Node, Options, Show);
-        {error, Text} -> {error, Text}
-    end.
+run(Options, Show) -> beamway_cli_ask:on_node(Options, fun(Node) -> drained(Node, Options, Show) end).
 
 drained(Node, #{timeout := Seconds, at_once := AtOnce}, Show) ->
     Arguments = [#{timeout => Seconds * 1000, at_once => AtOnce, tell => self()}],

@@ -12,24 +12,16 @@
 
 %% @doc Connects and sets the fault. Like beamway_cli_ask:open/1, it may only be called in a VM that exits afterwards.
 -spec set(map()) -> {ok, done()} | {usage | error, Text :: unicode:chardata()}.
-set(Options) ->
+set(#{peer := Peer} = Options) ->
     case fault(Options) of
-        {ok, Fault} -> set(Fault, Options);
+        {ok, Fault} -> beamway_cli_ask:on_node(Options, fun(Node) -> set(Fault, beamway_cli_why:peer(Peer, Node), Node) end);
         {usage, _} = Usage -> Usage
     end.
 
-set(Fault, #{peer := Peer} = Options) ->
-    case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-        {ok, Node} ->
-            try
-                Whole = beamway_cli_why:peer(Peer, Node),
-                case beamway_cli_ask:call(Node, beamway, fault, [Whole, Fault]) of
-                    ok -> {ok, #{node => Node, peer => Whole, fault => Fault}};
-                    {error, {_Why, Text}} -> {error, [atom_to_list(Node), ": ", Text]}
-                end
-            catch throw:Failed -> {error, Failed}
-            end;
-        {error, _} = Error -> Error
+set(Fault, Peer, Node) ->
+    case beamway_cli_ask:call(Node, beamway, fault, [Peer, Fault]) of
+        ok -> {ok, #{node => Node, peer => Peer, fault => Fault}};
+        {error, {_Why, Text}} -> {error, [atom_to_list(Node), ": ", Text]}
     end.
 
 %% The options have the same names as the keys in the map.

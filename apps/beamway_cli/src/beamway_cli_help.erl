@@ -201,17 +201,11 @@ text("bench") ->
 -spec options(Command :: string()) -> [getopt:option_spec()].
 options("report") ->
     [{out, $o, "out", string, "the file (default: beamway-report-TIME.json)"},
-     {hide_names, undefined, "hide-names", undefined, "write stand-ins for the names of nodes and hosts and for addresses"}, cookie_file(), help(),
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+     {hide_names, undefined, "hide-names", undefined, "write stand-ins for the names of nodes and hosts and for addresses"}, cookie_file(), help(), asked()];
 options("attach") ->
     [help(), {host, undefined, undefined, string, "the host as ssh knows it, and a node there, as name or name@host"}];
-options("links") ->
-    [json(), via(), cookie_file(), help(),
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
-options("why") ->
-    [json(), via(), cookie_file(), help(),
-     {peer, undefined, undefined, string, "the peer, as name or name@host"},
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+options("links") -> [json(), via(), cookie_file(), help(), asked()];
+options("why") -> [json(), via(), cookie_file(), help(), peer(), asked()];
 options("fault") ->
     [{cut, undefined, "cut", string, "in, out or both: nothing passes in that direction, as seen from NODE"},
      {delay_ms, undefined, "delay-ms", string, "milliseconds by which each byte is later, in each direction"},
@@ -219,17 +213,14 @@ options("fault") ->
      {rate_bytes, undefined, "rate-bytes", string, "bytes a second in each direction, at least 1000"},
      {disconnect, undefined, "disconnect", undefined, "reset the connection now"},
      {for_ms, undefined, "for-ms", string, "how long the fault lasts, at most 3600000 (default: 60000)"},
-     {'end', undefined, "end", undefined, "end the fault"}, json(), via(), cookie_file(), help(),
-     {peer, undefined, undefined, string, "the peer, as name or name@host"},
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+     {'end', undefined, "end", undefined, "end the fault"}, json(), via(), cookie_file(), help(), peer(), asked()];
 options("top") ->
     [{sort, $s, "sort", string, "node, link, in, out, both, frames, doorbells, stalls, fill or queue (default: both)"},
      {senders, undefined, "senders", undefined, "instead, the processes that send most over each link"},
      {cluster, undefined, "cluster", undefined, "also the links of the node's peers"},
      {interval, $i, "interval", {string, "1"}, "seconds between two updates, 0.1 to 60"},
      {count, $n, "count", integer, "number of screens (default: one into a pipe, unlimited on a terminal)"},
-     {json, undefined, "json", undefined, "print one JSON object per line for each screen"}, via(), cookie_file(), help(),
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+     {json, undefined, "json", undefined, "print one JSON object per line for each screen"}, via(), cookie_file(), help(), asked()];
 options("choose") ->
     [json(),
      {node, undefined, "node", string, "the node to ask, as name or name@host (the only one of this host)"},
@@ -258,10 +249,10 @@ options("node") ->
 options("keygen") ->
     [{cookie, undefined, "cookie", undefined, "make a cookie"}, help(),
      {file, undefined, undefined, string, "the file to make"}];
-options("doctor") ->
-    [json(), cookie_file(), help(),
-     {node, undefined, undefined, string, "the node to ask, as name or name@host"}].
+options("doctor") -> [json(), cookie_file(), help(), asked()].
 
+asked() -> {node, undefined, undefined, string, "the node to ask, as name or name@host"}.
+peer() -> {peer, undefined, undefined, string, "the peer, as name or name@host"}.
 json() -> {json, undefined, "json", undefined, "print one JSON object"}.
 help() -> {help, $h, "help", undefined, "this help"}.
 via() -> {via, undefined, "via", string, "run the command on this host through ssh; beamway must be on the PATH there"}.

@@ -14,14 +14,7 @@
 
 %% @doc Connects and queries the node. The VM must exit afterwards, because the node that it has become is not stopped.
 -spec ask(beamway_cli_ask:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
-ask(Options) ->
-    case beamway_cli_ask:open(Options) of
-        {ok, Node} ->
-            try {ok, #{node => Node, links => links(Node)}}
-            catch throw:Text -> {error, Text}
-            end;
-        {error, _} = Error -> Error
-    end.
+ask(Options) -> beamway_cli_ask:on_node(Options, fun(Node) -> {ok, #{node => Node, links => links(Node)}} end).
 
 links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}

@@ -342,7 +342,6 @@ ended(#{step := Step, slurm := true}, {_, _}) ->
         {?MODULE, finish, Status} -> Status;
         {nodedown, First} -> complain("the first node, ~ts, has ended", [First]), ?FAILED
     end;
-ended(#{index := 0}, none) -> stay();
 ended(_, none) -> stay().
 
 %% Runs until a signal arrives, to which OTP responds with a clean shutdown, or the user exits the shell.

@@ -9,7 +9,7 @@
 write(Options) ->
     %% The host must be examined before this VM becomes a node.
     Doctor = beamway_cli_doctor:to_json(beamway_cli_doctor:examine()),
-    case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
+    case beamway_cli_links:ask(Options) of
         {ok, #{node := Node} = Links} ->
             try
                 Ask = fun(Module, Function, Arguments) -> beamway_cli_ask:call(Node, Module, Function, Arguments) end,

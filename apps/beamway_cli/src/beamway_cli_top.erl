@@ -35,10 +35,7 @@ run(Options, Say) ->
     Sort = maps:get(sort, Options, "both"),
     case sort_key(Sort) of
         {ok, Key} ->
-            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-                {ok, Node} -> shown(Options#{sort => Key, node => Node, say => Say});
-                {error, _} = Error -> Error
-            end;
+            beamway_result:then(beamway_cli_ask:open(Options), fun(Node) -> shown(Options#{sort => Key, node => Node, say => Say}) end);
         error -> {usage, ["--sort ", Sort, ": expected one of ", lists:join(", ", [atom_to_list(K) || {_, K, _} <- columns()])]}
     end.
 

@@ -45,7 +45,7 @@ json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_
 look(File, Options) ->
     case kind(File, Options) of
         measured -> of_times(measured_file(File), Options);
-        csv -> of_times(csv_file(File), Options);
+        csv -> of_times(times(File, fun placement_measured:from_csv/1), Options);
         Kind -> of_file(Kind, File, Options)
     end.
 
@@ -74,30 +74,23 @@ of_file(Kind, File, Options) ->
 
 %% @doc Reads a file stored by `measure'.
 -spec measured_file(file:filename()) -> placement_probe:measured().
-measured_file(File) ->
-    case file:read_file(File) of
-        {ok, Bytes} -> decoded(File, Bytes);
-        {error, Reason} -> throw({failed, ["cannot read ", File, ": ", file:format_error(Reason)]})
-    end.
+measured_file(File) -> times(File, fun(Bytes) -> decoded(File, Bytes) end).
 
-csv_file(File) ->
-    case file:read_file(File) of
-        {ok, Bytes} ->
-            case placement_measured:from_csv(Bytes) of
-                {ok, Measured} -> Measured;
-                {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
-            end;
-        {error, Reason} -> throw({failed, ["cannot read ", File, ": ", file:format_error(Reason)]})
-    end.
+times(File, Parse) ->
+    Bytes = done("cannot read " ++ File, file, file:read_file(File)),
+    done(File, placement_measured, Parse(Bytes)).
 
 decoded(File, Bytes) ->
-    try placement_measured:from_json(jiffy:decode(Bytes, [return_maps])) of
-        {ok, Measured} -> Measured;
-        {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
+    try placement_measured:from_json(jiffy:decode(Bytes, [return_maps]))
     catch
         %% `undef' means that jiffy is missing, which the command reports elsewhere.
         error:Reason when Reason =/= undef -> throw({failed, io_lib:format("~ts is not valid JSON: ~0tP", [File, Reason, 8])})
     end.
+
+%% Returns the result of a step, or throws its error, which begins with What, in the words of the module.
+done(_What, _Module, ok) -> ok;
+done(_What, _Module, {ok, Result}) -> Result;
+done(What, Module, {error, Error}) -> throw({failed, [What, ": ", Module:format_error(Error)]}).
 
 of_times(Measured, Options) ->
     Mode = one_of("--of", maps:get('of', Options, atom_to_list(placement_measured:best_mode(Measured))), [quiet, loaded]),
@@ -125,10 +118,7 @@ matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
         {error, Error} -> throw({failed, placement_matrix:format_error(Error)})
     end;
 matrix(Measured, Mode, Statistic, _) ->
-    case placement_measured:matrix(Measured, Mode, Statistic) of
-        {ok, Matrix} -> Matrix;
-        {error, Error} -> throw({failed, [io_lib:format("~s times: ", [Mode]), placement_matrix:format_error(Error)]})
-    end.
+    done(io_lib:format("~s times", [Mode]), placement_matrix, placement_measured:matrix(Measured, Mode, Statistic)).
 
 %% ---- showing ----
 
@@ -201,13 +191,10 @@ hwloc(Nodes) ->
 
 %% The leaves of this tree are named after processing units, like the nodes.
 of_xml(Xml, Nodes) ->
-    case placement_hwloc:from_xml(Xml) of
-        {ok, Hosts} ->
-            Known = maps:from_list([{hd(string:split(atom_to_list(Node), "_")), Node} || Node <- Nodes]),
-            {ok, Tree} = placement_tree:from_vertex(vertex(Hosts, Known)),
-            Tree;
-        {error, Error} -> throw({failed, ["lstopo-no-graphics: ", placement_hwloc:format_error(Error)]})
-    end.
+    Hosts = done("lstopo-no-graphics", placement_hwloc, placement_hwloc:from_xml(Xml)),
+    Known = maps:from_list([{hd(string:split(atom_to_list(Node), "_")), Node} || Node <- Nodes]),
+    {ok, Tree} = placement_tree:from_vertex(vertex(Hosts, Known)),
+    Tree.
 
 vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
 vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.
@@ -216,11 +203,7 @@ vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Know
 draw(File, Svg) ->
     case filename:extension(File) of
         ".svg" -> write(File, Svg);
-        ".png" ->
-            case placement_draw:to_png(Svg, File) of
-                ok -> ok;
-                {error, Error} -> throw({failed, [File, ": ", placement_draw:format_error(Error)]})
-            end;
+        ".png" -> done(File, placement_draw, placement_draw:to_png(Svg, File));
         _ -> throw({usage, ["drawings are .svg or .png files, not ", File]})
     end.
 
@@ -228,16 +211,8 @@ draw(File, Svg) ->
 -spec write(file:filename(), unicode:chardata()) -> ok.
 write(File, Text) ->
     New = File ++ ".new",
-    case file:write_file(New, unicode:characters_to_binary(Text)) of
-        ok -> renamed(New, File);
-        {error, Reason} -> throw({failed, ["cannot write ", File, ": ", file:format_error(Reason)]})
-    end.
-
-renamed(New, File) ->
-    case file:rename(New, File) of
-        ok -> ok;
-        {error, Reason} -> throw({failed, ["cannot write ", File, ": ", file:format_error(Reason)]})
-    end.
+    ok = done("cannot write " ++ File, file, file:write_file(New, unicode:characters_to_binary(Text))),
+    done("cannot write " ++ File, file, file:rename(New, File)).
 
 -ifdef(TEST).
 

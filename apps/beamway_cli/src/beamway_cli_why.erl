@@ -10,14 +10,7 @@
 
 %% @doc Connects and queries. Like beamway_cli_ask:open/1, it may only be called in a VM that exits afterwards.
 -spec ask(map()) -> {ok, [beamway:explained(), ...]} | {error, Text :: unicode:chardata()}.
-ask(#{peer := Peer} = Options) ->
-    case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
-        {ok, Node} ->
-            try explained(Node, peer(Peer, Node))
-            catch throw:Text -> {error, Text}
-            end;
-        {error, _} = Error -> Error
-    end.
+ask(#{peer := Peer} = Options) -> beamway_cli_ask:on_node(Options, fun(Node) -> explained(Node, peer(Peer, Node)) end).
 
 %% @doc Returns the node's peer that the arguments name, with or without its host. Throws a text if there is none.
 -spec peer(string(), node()) -> node().
