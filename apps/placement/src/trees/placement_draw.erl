@@ -37,15 +37,13 @@ heat_map(Matrix, Options) ->
                           [cells(Ordered, Count, Scale, Frame), axis_names(Names, Frame),
                            [break_lines(After, Frame) || After <- maps:get(breaks, Options, [])], legend(Scale, Frame)]).
 
-longest(Names) ->
-    min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
+longest(Names) -> min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
 
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
 shade(undefined, _) -> gap;
-shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
-    min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
+shade(Time, {Low, High}) when High - Low > 1.0e-9 -> min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
 shade(_, _) -> 0.
 
 %% Draws all cells with the same shade as a single path, in which neighbouring cells of a row form one rectangle.
@@ -93,18 +91,16 @@ break_lines(After, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     At = After * Cell,
     [line("cut span", Left + At, Top, Left + At, Top + Side), line("cut span", Left, Top + At, Left + Side, Top + At)].
 
-legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
+legend({Low, High}, #{left := Left, top := Top, side := Side}) ->
     X = Left + Side + 16,
     Height = 200,
-    Marks = case High - Low > 1.0e-9 of true -> [0.0, 0.25, 0.5, 0.75, 1.0]; false -> [0.0] end,
+    {Shades, Marks} = case High - Low > 1.0e-9 of true -> {lists:seq(0, ?SHADES - 1), [0.0, 0.25, 0.5, 0.75, 1.0]}; false -> {[0], [0.0]} end,
     [[io_lib:format("<rect x=\"~b\" y=\"~.1f\" width=\"18\" height=\"~.2f\" fill=\"~ts\"/>~n",
                     [X, Top + Height - (Shade + 1) * Height / ?SHADES, Height / ?SHADES + 0.3, colour(Shade)])
-      || Shade <- lists:seq(0, ?SHADES - 1), shown(Shade, Scale)],
+      || Shade <- Shades],
      outline(X, Top, 18, Height),
      [text("small", X + 24, Top + Height - Mark * Height + 4, placement_export:micros(math:exp(Low + Mark * (High - Low)))) || Mark <- Marks],
      text("small", X, Top + Height + 20, "round trip")].
-
-shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 
 %% @doc Draws the dendrogram of a tree, with the root on the left and a line for each node on the right. If the medians of
 %% all groups are known, each group is drawn at its median time; otherwise groups are drawn at their levels.
@@ -134,15 +130,12 @@ beside(Titled) ->
     placement_svg:picture(Width, Height + 40, "Groups of nodes by round-trip time", Parts).
 
 axis(Root) ->
-    Groups = groups(Root),
+    Groups = placement_tree:groups(Root),
     case [Median || {group, _, #{median_us := Median}, _} <- Groups] of
         Medians when length(Medians) =:= length(Groups), Medians =/= [] ->
             {micros, math:log(lists:min(Medians)) - 0.4, math:log(lists:max(Medians)) + 0.1};
         _ -> {levels, 0, levels(Root)}
     end.
-
-groups({leaf, _}) -> [];
-groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
 
 levels({leaf, _}) -> 0;
 levels({group, _, _, Children}) -> 1 + lists:max([0 | [levels(Child) || Child <- Children]]).
@@ -156,8 +149,7 @@ x(Share, #{left := Left, wide := Wide}) -> Left + Share * Wide.
 branch({leaf, Node}, Number, #{top := Top, line := Line, left := Left, wide := Wide, names := Names}) ->
     Y = Top + Number * Line + Line / 2,
     {text("", Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
-branch({group, _, _, []}, Number, #{left := Left, top := Top}) ->
-    {"", {Left, Top}, Number};
+branch({group, _, _, []}, Number, #{left := Left, top := Top}) -> {"", {Left, Top}, Number};
 branch({group, _, Labels, Children} = Group, Number, Frame) ->
     {Below, Next} = lists:mapfoldl(fun(Child, N) -> {Lines, At, After} = branch(Child, N, Frame), {{Lines, At}, After} end, Number, Children),
     X = place(Group, Frame),
@@ -180,8 +172,7 @@ ticks(#{axis := {levels, _, Levels}, top := Top} = Frame, Bottom) ->
     [[tick(x(Level / max(1, Levels), Frame), Top, Bottom, integer_to_list(Level)) || Level <- lists:seq(0, Levels)],
      text("middle", x(0.5, Frame), Bottom + 44, "level of the tree (0 is the root)")].
 
-tick(X, Top, Bottom, Text) ->
-    [line("grid", X, Top, X, Bottom + 6), text("small middle", X, Bottom + 22, Text)].
+tick(X, Top, Bottom, Text) -> [line("grid", X, Top, X, Bottom + 6), text("small middle", X, Bottom + 22, Text)].
 
 %% @doc Converts SVG to a PNG file with rsvg-convert.
 -spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.

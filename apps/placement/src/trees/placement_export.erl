@@ -11,8 +11,7 @@
 
 %% @doc Returns the formats and their file extensions.
 -spec formats() -> [{format(), string()}].
-formats() ->
-    [{term, ".term"}, {dot, ".dot"}, {newick, ".nwk"}, {json, ".json"}, {conf, ".conf"}, {paths, ".paths"}].
+formats() -> [{term, ".term"}, {dot, ".dot"}, {newick, ".nwk"}, {json, ".json"}, {conf, ".conf"}, {paths, ".paths"}].
 
 %% @doc Returns the tree as text. For JSON, callers that have an encoder use {@link to_json/1} instead.
 -spec text(format(), placement_tree:tree()) -> unicode:chardata().
@@ -56,8 +55,7 @@ dot_vertex({group, _, Labels, Children} = Group, Number, Names) ->
             {Lines, Next} = lists:mapfoldl(fun(Child, N) -> dot_below(Child, Number, N, Names) end, Number + 1, Below),
             {[dot_node(Number, box, tl(["" | diameter(Labels)])), Lines], Next}
     end;
-dot_vertex({leaf, Node}, Number, Names) ->
-    {dot_node(Number, ellipse, members([Node], Names)), Number + 1}.
+dot_vertex({leaf, Node}, Number, Names) -> {dot_node(Number, ellipse, members([Node], Names)), Number + 1}.
 
 %% Nodes that have groups as siblings do not form a cluster, so each of them is attached to its parent group separately.
 dot_below({group, alone, _, Leaves}, Above, Number, Names) ->

@@ -13,8 +13,7 @@
 
 %% @doc Returns the hosts in a host list, in its order.
 -spec expand(string() | binary()) -> {ok, [string()]} | {error, error()}.
-expand(Text) when is_binary(Text) ->
-    expand(unicode:characters_to_list(Text));
+expand(Text) when is_binary(Text) -> expand(unicode:characters_to_list(Text));
 expand(Text) ->
     try {ok, lists:append([hosts(Word) || Word <- words(string:trim(Text))])}
     catch throw:Why -> {error, {hostlist, Text, Why}}
@@ -45,8 +44,7 @@ hosts(Word) ->
 limited(Hosts) when length(Hosts) > ?MOST -> throw("more than 100000 hosts");
 limited(Hosts) -> Hosts.
 
-numbers(Inside) ->
-    limited(lists:append([range(string:split(Part, "-")) || Part <- string:split(Inside, ",", all)])).
+numbers(Inside) -> limited(lists:append([range(string:split(Part, "-")) || Part <- string:split(Inside, ",", all)])).
 
 range([One]) -> _ = number(One), [One];
 range([First, Last]) ->

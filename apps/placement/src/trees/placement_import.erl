@@ -58,15 +58,13 @@ parsed(term, Text, _) -> of_tree(term(Text, fun placement_tree:from_network/1));
 parsed(paths, Text, _) -> of_tree(paths(string:split(Text, "\n", all), 1, [])).
 
 of_hosts(Part, {error, Error}, _) -> {error, {Part, Error}};
+of_hosts(Part, {ok, Hosts}, Options) -> of_hosts(Part, {ok, Hosts, []}, Options);
 of_hosts(Part, {ok, Hosts, Said}, Options) ->
-    case of_hosts(Part, {ok, Hosts}, Options) of
-        {ok, Tree, Warnings} -> {ok, Tree, [{Part, Warning} || Warning <- Said] ++ Warnings};
-        {error, _} = Error -> Error
-    end;
-of_hosts(_, {ok, Hosts}, Options) ->
     {[Vertex | _], Used, Without} = attach(Hosts, by_host(Options), Options),
+    Unused = maps:get(nodes, Options, []) -- Used,
+    Warnings = [{Part, Warning} || Warning <- Said] ++ [{hosts_without_node, Without} || Without =/= []] ++ [{nodes_without_host, Unused} || Unused =/= []],
     case placement_tree:from_vertex(Vertex) of
-        {ok, Tree} -> {ok, Tree, warnings(Without, maps:get(nodes, Options, []) -- Used)};
+        {ok, Tree} -> {ok, Tree, Warnings};
         {error, Error} -> {error, {tree, Error}}
     end.
 
@@ -76,10 +74,8 @@ of_tree({error, Error}) -> {error, {tree, Error}}.
 
 %% Maps each host to its nodes, under its full name and under the part before the first dot.
 by_host(#{nodes := Nodes}) ->
-    lists:foldl(fun(Node, Acc) ->
-                        lists:foldl(fun(Host, A) -> maps:update_with(Host, fun(L) -> L ++ [Node] end, [Node], A) end,
-                                    Acc, host_names(atom_to_list(Node)))
-                end, #{}, lists:usort(Nodes));
+    Named = [{Host, Node} || Node <- lists:usort(Nodes), Host <- host_names(atom_to_list(Node))],
+    maps:groups_from_list(fun({Host, _}) -> Host end, fun({_, Node}) -> Node end, Named);
 by_host(#{}) -> one_each.
 
 host_names(Name) ->
@@ -99,9 +95,6 @@ attach({group, Name, Children}, ByHost, Options) ->
     Parts = [attach(Child, ByHost, Options) || Child <- Children],
     {[{group, Name, #{}, lists:append([Vertices || {Vertices, _, _} <- Parts])}],
      lists:append([Used || {_, Used, _} <- Parts]), lists:append([Without || {_, _, Without} <- Parts])}.
-
-warnings(Hosts, Nodes) ->
-    [{hosts_without_node, Hosts} || Hosts =/= []] ++ [{nodes_without_host, Nodes} || Nodes =/= []].
 
 term(Text, Fun) ->
     case erl_scan:string(Text, {1, 1}) of

@@ -28,7 +28,7 @@
 from_conf(Text) ->
     guarded(fun() ->
                     Lines = [without_comment(Line) || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
-                    tree(lists:append([switch(Number, Line) || {Number, Line} <- lines(lists:zip(lists:seq(1, length(Lines)), Lines))]))
+                    tree(lists:append([switch(Number, Line) || {Number, Line} <- lines(lists:enumerate(Lines))]))
             end).
 
 guarded(Make) ->
@@ -51,10 +51,10 @@ switch(Number, Line) ->
     Fields = maps:from_list(fields(Number, Line)),
     case Fields of
         #{"switchname" := Name} ->
-            known(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
+            [] = unknown(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
             [{Name, expanded(maps:get("switches", Fields, "")), expanded(maps:get("nodes", Fields, ""))}];
         #{"blockname" := Name} ->
-            known(Number, Fields, ["blockname", "nodes", "aggregatedblocks"]),
+            [] = unknown(Number, Fields, ["blockname", "nodes", "aggregatedblocks"]),
             [{Name, [], expanded(maps:get("nodes", Fields, ""))}];
         #{"blocksizes" := _} -> [];
         #{} -> throw({line, Number, "expected SwitchName=, BlockName= or BlockSizes="})
@@ -67,11 +67,8 @@ fields(Number, Line) ->
         nomatch -> throw({line, Number, "'" ++ hd(string:lexemes(Line, " \t\r")) ++ "' is not a parameter; expected Name=Value"})
     end.
 
-known(Number, Fields, Names) ->
-    case maps:keys(maps:without(Names, Fields)) of
-        [] -> ok;
-        [Other | _] -> throw({line, Number, "the parameter '" ++ Other ++ "' is not known here"})
-    end.
+unknown(Number, Fields, Names) ->
+    [throw({line, Number, "the parameter '" ++ Other ++ "' is not known here"}) || Other <- maps:keys(maps:without(Names, Fields))].
 
 expanded(Text) ->
     case placement_hostlist:expand(Text) of
@@ -90,13 +87,11 @@ from_yaml(Text) ->
                     end
             end).
 
-chosen(Topologies) ->
-    hd([T || #{"cluster_default" := "true"} = T <- Topologies] ++ Topologies).
+chosen(Topologies) -> hd([T || #{"cluster_default" := "true"} = T <- Topologies] ++ Topologies).
 
 topology(#{"tree" := #{"switches" := Switches}}) when is_list(Switches) ->
     tree([yaml_switch("switch", Switch) || Switch <- Switches]);
-topology(#{"block" := #{"blocks" := Blocks}}) when is_list(Blocks) ->
-    tree([yaml_switch("block", Block) || Block <- Blocks]);
+topology(#{"block" := #{"blocks" := Blocks}}) when is_list(Blocks) -> tree([yaml_switch("block", Block) || Block <- Blocks]);
 topology(#{"flat" := _}) -> throw({not_a_topology, "a flat topology has no tree"});
 topology(_) -> throw({not_a_topology, "expected `tree:' with `switches:', or `block:' with `blocks:'"}).
 
@@ -111,13 +106,13 @@ yaml_switch(Kind, _) -> throw({not_a_topology, "expected `- " ++ Kind ++ ": name
 -spec tree([switch()]) -> {hosts(), [warning()]}.
 tree([]) -> throw(no_switch);
 tree(Switches) ->
-    _ = unique([Name || {Name, _, _} <- Switches]),
     Described = [Name || {Name, _, _} <- Switches],
+    _ = [throw({twice, Name}) || Name <- Described -- lists:usort(Described)],
     _ = [throw({unknown_switch, Child, Name}) || {Name, Below, _} <- Switches, Child <- Below, not lists:member(Child, Described)],
     {Parents, FirstWarnings} = parents([{Child, Name} || {Name, Below, _} <- Switches, Child <- Below]),
     {Places, Warnings} = parents([{Host, Name} || {Name, _, Hosts} <- Switches, Host <- Hosts]),
-    Known = maps:from_list([{Name, {[Child || Child <- unrepeated(Below), maps:get(Child, Parents) =:= Name],
-                                    [Host || Host <- unrepeated(Hosts), maps:get(Host, Places) =:= Name]}} || {Name, Below, Hosts} <- Switches]),
+    Known = maps:from_list([{Name, {[Child || Child <- lists:uniq(Below), maps:get(Child, Parents) =:= Name],
+                                    [Host || Host <- lists:uniq(Hosts), maps:get(Host, Places) =:= Name]}} || {Name, Below, Hosts} <- Switches]),
     case [Name || Name <- Described, not is_map_key(Name, Parents)] of
         [] -> throw({cycle, cycle(hd(maps:keys(Known)), Parents, [])});
         Roots ->
@@ -131,15 +126,6 @@ tree(Switches) ->
 
 has_hosts({host, _}) -> true;
 has_hosts({group, _, Children}) -> lists:any(fun has_hosts/1, Children).
-
-unrepeated([First | Rest]) -> [First | unrepeated([Other || Other <- Rest, Other =/= First])];
-unrepeated([]) -> [].
-
-unique(Names) ->
-    case Names -- lists:usort(Names) of
-        [] -> ok;
-        [Name | _] -> throw({twice, Name})
-    end.
 
 %% Returns the first switch above each host or switch, and warnings about any others.
 parents(Pairs) ->
@@ -204,8 +190,7 @@ format_warning({named_twice, Name, Switch}) -> io_lib:format("~ts is named twice
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-two_levels() ->
-    {group, "s2", [{group, "s0", [{host, "n0"}, {host, "n1"}]}, {group, "s1", [{host, "n2"}]}]}.
+two_levels() -> {group, "s2", [{group, "s0", [{host, "n0"}, {host, "n1"}]}, {group, "s1", [{host, "n2"}]}]}.
 
 conf_test_() ->
     [?_assertEqual({ok, two_levels(), []}, from_conf(Text))

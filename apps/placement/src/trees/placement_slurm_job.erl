@@ -40,10 +40,10 @@ described(Job, Step, Getenv) ->
     Own = needed("SLURMD_NODENAME", Getenv),
     Local = number("SLURM_LOCALID", needed("SLURM_LOCALID", Getenv)),
     Tasks = lists:append([[{Host, N} || N <- lists:seq(0, Count - 1)] || {Host, Count} <- lists:zip(Hosts, Counts)]),
-    case index({Own, Local}, Tasks, 0) of
-        none -> bad("SLURMD_NODENAME", Own, io_lib:format("a host of ~ts with a task ~b", [needed("SLURM_STEP_NODELIST", Getenv), Local]));
-        Index ->
-            Nodes = [node_name(Job, Step, N, Host) || {N, {Host, _}} <- lists:zip(lists:seq(0, length(Tasks) - 1), Tasks)],
+    case [N || {N, Task} <- lists:enumerate(0, Tasks), Task =:= {Own, Local}] of
+        [] -> bad("SLURMD_NODENAME", Own, io_lib:format("a host of ~ts with a task ~b", [needed("SLURM_STEP_NODELIST", Getenv), Local]));
+        [Index | _] ->
+            Nodes = [node_name(Job, Step, N, Host) || {N, {Host, _}} <- lists:enumerate(0, Tasks)],
             #{job => Job, step => Step, index => Index, name => lists:nth(Index + 1, Nodes), nodes => Nodes}
     end.
 
@@ -64,10 +64,6 @@ path(Getenv) ->
 
 %% The number is part of the name because the hosts of a test may share one epmd.
 node_name(Job, Step, Number, Host) -> list_to_atom(lists:flatten(io_lib:format("job~s-~s-~b@~s", [Job, Step, Number, Host]))).
-
-index(_, [], _) -> none;
-index(Task, [Task | _], Number) -> Number;
-index(Task, [_ | Tasks], Number) -> index(Task, Tasks, Number + 1).
 
 needed(Variable, Getenv) ->
     case Getenv(Variable) of
@@ -95,10 +91,9 @@ count(Word, Text) ->
     end.
 
 number(Variable, Text) ->
-    try list_to_integer(Text) of
-        Number when Number >= 0 -> Number;
+    case string:to_integer(Text) of
+        {Number, ""} when Number >= 0 -> Number;
         _ -> bad(Variable, Text, "a number from 0")
-    catch error:badarg -> bad(Variable, Text, "a number from 0")
     end.
 
 %% @doc Formats an error as text for users.

@@ -97,12 +97,9 @@ changed(Change, After, Tries) ->
 %% Fetches the newer tree from a node. A node with an older release does not send its tree; in that case this node's tree is
 %% changed, and gets a higher epoch than both trees.
 take_from(Node) ->
-    case gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS) of
-        {[{Node, {{_, _} = Stamp, Tree}}], []} ->
-            _ = gen_server:call(?SERVER, {publish, Stamp, Tree}),
-            ok;
-        _ -> ok
-    end.
+    {Replies, _} = gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS),
+    _ = [gen_server:call(?SERVER, {publish, Stamp, Tree}) || {_, {{_, _} = Stamp, Tree}} <- Replies],
+    ok.
 
 %% @doc Finds a position in the tree for a node that does not declare one. Starting at the root, it measures the time to
 %% one node of each child and continues in the nearest child, as long as the new node is as near to that child as the
@@ -144,9 +141,7 @@ handle_call({set, Tree, After}, _, State) ->
     {reply, Stamp, State};
 handle_call({publish, {Epoch, Node} = Stamp, Tree}, _, State) when is_integer(Epoch), is_atom(Node) ->
     case stamped() of
-        {Own, _} when Own < Stamp ->
-            _ = use(Stamp, Tree),
-            {reply, ok, State};
+        {Own, _} when Own < Stamp -> {reply, persistent_term:put(?KEY, {Stamp, Tree}), State};
         {Stamp, _} -> {reply, ok, State};
         {{Newer, _}, _} -> {reply, {error, {newer, Newer}}, State}
     end;
@@ -154,8 +149,7 @@ handle_call(stamped, _, State) -> {reply, stamped(), State};
 handle_call({change, Change, After}, _, State) -> {reply, change(Change, After), State};
 handle_call(Change, From, #state{waiting = Waiting} = State) when element(1, Change) =:= join; element(1, Change) =:= leave ->
     {noreply, next(State#state{waiting = queue:in({From, Change}, Waiting)})};
-handle_call(Other, _, State) ->
-    {reply, {error, {unknown_request, Other}}, State}.
+handle_call(Other, _, State) -> {reply, {error, {unknown_request, Other}}, State}.
 
 next(#state{changing = true} = State) -> State;
 next(#state{waiting = Waiting} = State) ->
@@ -184,12 +178,8 @@ change({leave, Node}, After) ->
 
 used(Tree, After, Concerned) ->
     Stamp = {max(epoch(), After) + 1, node()},
-    _ = use(Stamp, Tree),
-    {changed, Stamp, Tree, Concerned}.
-
-use({Epoch, _} = Stamp, Tree) ->
     ok = persistent_term:put(?KEY, {Stamp, Tree}),
-    Epoch.
+    {changed, Stamp, Tree, Concerned}.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

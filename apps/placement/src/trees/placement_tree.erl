@@ -17,7 +17,7 @@
 
 -export([from_paths/1, from_network/1, to_network/1, from_vertex/1, empty/0, format_error/1]).
 -export([nodes/1, size/1, is_member/2, epoch/1, distance/3, shared/3, disc/3, diameter/2, rank/3, latency/3, basis/3]).
--export([root/1, packed/1, branch/2, way/3, ancestors/2, members/1, leaf_order/1, depth/1]).
+-export([root/1, packed/1, branch/2, way/3, ancestors/2, common/3, members/1, groups/1, leaf_order/1, depth/1]).
 -export([insert/3, remove/2]).
 
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
@@ -38,15 +38,12 @@
 
 %% @doc Returns the empty tree.
 -spec empty() -> tree().
-empty() ->
-    build({group, root, #{}, []}, 0).
+empty() -> build({group, root, #{}, []}, 0).
 
 %% @doc Builds the tree from declared paths. A node may occur only once.
 -spec from_paths([{node(), path()}] | #{node() => path()}) -> {ok, tree()} | {error, error()}.
-from_paths(Paths) when is_map(Paths) ->
-    from_paths(maps:to_list(Paths));
-from_paths(Paths) when is_list(Paths) ->
-    checked(fun() -> lists:foldl(fun add_path/2, {group, root, #{}, []}, Paths) end).
+from_paths(Paths) when is_map(Paths) -> from_paths(maps:to_list(Paths));
+from_paths(Paths) when is_list(Paths) -> checked(fun() -> lists:foldl(fun add_path/2, {group, root, #{}, []}, Paths) end).
 
 add_path({Node, Path}, Root) when is_atom(Node) -> put_at(steps(Node, Path), Node, Root);
 add_path(Other, _) -> throw({bad_path, Other, undefined}).
@@ -61,22 +58,16 @@ steps(Node, [First | _] = Path) when is_integer(First) ->
 steps(_, Path) when is_list(Path), length(Path) >= 0 -> Path;
 steps(Node, Path) -> throw({bad_path, Node, Path}).
 
-put_at([], Node, {group, Name, Labels, Children}) ->
-    {group, Name, Labels, Children ++ [{leaf, Node}]};
-put_at([Step | Steps], Node, {group, Name, Labels, Children}) ->
-    {group, Name, Labels, put_below(Step, Steps, Node, Children)}.
+put_at([], Node, {group, Name, Labels, Children}) -> {group, Name, Labels, Children ++ [{leaf, Node}]};
+put_at([Step | Steps], Node, {group, Name, Labels, Children}) -> {group, Name, Labels, put_below(Step, Steps, Node, Children)}.
 
-put_below(Step, Steps, Node, [{group, Step, _, _} = Group | Rest]) ->
-    [put_at(Steps, Node, Group) | Rest];
-put_below(Step, Steps, Node, [Other | Rest]) ->
-    [Other | put_below(Step, Steps, Node, Rest)];
-put_below(Step, Steps, Node, []) ->
-    [put_at(Steps, Node, {group, Step, #{}, []})].
+put_below(Step, Steps, Node, [{group, Step, _, _} = Group | Rest]) -> [put_at(Steps, Node, Group) | Rest];
+put_below(Step, Steps, Node, [Other | Rest]) -> [Other | put_below(Step, Steps, Node, Rest)];
+put_below(Step, Steps, Node, []) -> [put_at(Steps, Node, {group, Step, #{}, []})].
 
 %% @doc Builds the tree from the term of the report's library: `{network, Name, [Network | {node, Node}]}'.
 -spec from_network(term()) -> {ok, tree()} | {error, error()}.
-from_network(Network) ->
-    checked(fun() -> as_group(network_vertex(Network)) end).
+from_network(Network) -> checked(fun() -> as_group(network_vertex(Network)) end).
 
 network_vertex({network, Name, Parts}) when is_list(Parts), length(Parts) >= 0 ->
     {group, Name, #{}, [network_vertex(Part) || Part <- Parts]};
@@ -88,16 +79,14 @@ as_group({leaf, _} = Leaf) -> {group, root, #{}, [Leaf]}.
 
 %% @doc Returns the report's network term for a tree; {@link from_network/1} reads it.
 -spec to_network(tree()) -> {network, name(), list()}.
-to_network(#{root := Root}) ->
-    network_term(Root).
+to_network(#{root := Root}) -> network_term(Root).
 
 network_term({leaf, Node}) -> {node, Node};
 network_term({group, Name, _, Children}) -> {network, Name, [network_term(Child) || Child <- Children]}.
 
 %% @doc Builds the tree whose root is a vertex, with its labels.
 -spec from_vertex(vertex()) -> {ok, tree()} | {error, error()}.
-from_vertex(Vertex) ->
-    checked(fun() -> as_group(checked_vertex(Vertex)) end).
+from_vertex(Vertex) -> checked(fun() -> as_group(checked_vertex(Vertex)) end).
 
 checked_vertex({leaf, Node} = Leaf) when is_atom(Node) -> Leaf;
 checked_vertex({group, Name, #{} = Labels, Children}) when is_list(Children), length(Children) >= 0 ->
@@ -107,17 +96,14 @@ checked_vertex(Other) -> throw({bad_vertex, Other}).
 checked(Make) ->
     try Make() of
         Root ->
-            case repeated(lists:sort(members(Root))) of
-                none -> {ok, build(Root, 0)};
-                Node -> {error, {duplicate_node, Node}}
+            Members = lists:sort(members(Root)),
+            case Members -- lists:usort(Members) of
+                [] -> {ok, build(Root, 0)};
+                [Node | _] -> {error, {duplicate_node, Node}}
             end
     catch
         throw:Reason -> {error, Reason}
     end.
-
-repeated([Node, Node | _]) -> Node;
-repeated([_ | Rest]) -> repeated(Rest);
-repeated([]) -> none.
 
 build(Root, Epoch) ->
     Packed = pack(Root),
@@ -138,36 +124,28 @@ pack_vertex({group, Name, Labels, Children}) ->
         Packed -> [{group, Name, Labels, Packed}]
     end.
 
-places({leaf, Node}, Way) ->
-    [{Node, lists:reverse(Way)}];
+places({leaf, Node}, Way) -> [{Node, lists:reverse(Way)}];
 places({group, _, _, Children}, Way) ->
-    lists:append([places(Child, [Index | Way]) || {Index, Child} <- numbered(Children)]).
+    lists:append([places(Child, [Index | Way]) || {Index, Child} <- lists:enumerate(Children)]).
 
-numbered(List) ->
-    lists:zip(lists:seq(1, length(List)), List).
+places(none) -> #{};
+places(#{places := Places}) -> Places.
 
 %% @doc Returns all nodes, sorted.
 -spec nodes(tree() | none) -> [node()].
-nodes(none) -> nodes(empty());
-nodes(#{places := Places}) ->
-    lists:sort(maps:keys(Places)).
+nodes(Tree) -> lists:sort(maps:keys(places(Tree))).
 
 %% @doc Returns the number of nodes.
 -spec size(tree() | none) -> non_neg_integer().
-size(none) -> size(empty());
-size(#{places := Places}) ->
-    map_size(Places).
+size(Tree) -> map_size(places(Tree)).
 
 %% @doc Returns whether the tree contains this node.
 -spec is_member(tree() | none, node()) -> boolean().
-is_member(none, Node) -> is_member(empty(), Node);
-is_member(#{places := Places}, Node) ->
-    is_map_key(Node, Places).
+is_member(Tree, Node) -> is_map_key(Node, places(Tree)).
 
 %% @doc Returns the number of changes since the tree was built.
 -spec epoch(tree()) -> non_neg_integer().
-epoch(#{epoch := Epoch}) ->
-    Epoch.
+epoch(#{epoch := Epoch}) -> Epoch.
 
 %% @doc Returns the distance between two nodes, from 0.0 to 1.0.
 -spec distance(tree() | none, node(), node()) -> {ok, float()} | unknown.
@@ -180,9 +158,8 @@ distance(Tree, One, Other) ->
 
 %% @doc Returns the length of the path that two nodes share, from which their distance is computed.
 -spec shared(tree() | none, node(), node()) -> {ok, same | non_neg_integer()} | unknown.
-shared(none, One, Other) -> shared(empty(), One, Other);
-shared(#{places := Places}, One, Other) ->
-    case Places of
+shared(Tree, One, Other) ->
+    case places(Tree) of
         #{One := _} when One =:= Other -> {ok, same};
         #{One := WayOne, Other := WayOther} -> {ok, common_length(WayOne, WayOther, 0)};
         #{} -> unknown
@@ -193,24 +170,19 @@ common_length(_, _, Length) -> Length.
 
 %% @doc Returns the closed disc: all nodes within this distance from the centre, sorted, including the centre itself.
 -spec disc(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [node()]} | unknown.
-disc(none, Centre, Radius) -> disc(empty(), Centre, Radius);
-disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
-    case Places of
-        #{Centre := _} -> {ok, [Node || Node <- nodes(Tree), is_within(distance(Tree, Centre, Node), Radius)]};
-        #{} -> unknown
+disc(Tree, Centre, Radius) when is_number(Radius) ->
+    case is_member(Tree, Centre) of
+        true -> {ok, [Node || Node <- nodes(Tree), {ok, Distance} <- [distance(Tree, Centre, Node)], Distance =< Radius]};
+        false -> unknown
     end.
-
-is_within({ok, Distance}, Radius) -> Distance =< Radius.
 
 %% @doc Returns the largest distance between two of these nodes; nodes outside of the tree are left out.
 -spec diameter(tree() | none, [node()]) -> float().
-diameter(none, Nodes) -> diameter(empty(), Nodes);
-diameter(#{places := Places}, Nodes) ->
-    case lists:usort([maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)]) of
-        [] -> 0.0;
-        [_] -> 0.0;
+diameter(Tree, Nodes) ->
+    case lists:usort(maps:values(maps:with(Nodes, places(Tree)))) of
         %% In lexical order the first and the last path have the shortest common prefix.
-        [First | Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0))
+        [First | [_ | _] = Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0));
+        _ -> 0.0
     end.
 
 %% @doc Returns the rank of the second node as seen from the first, and the number of groups that contain the first node.
@@ -218,40 +190,40 @@ diameter(#{places := Places}, Nodes) ->
 %% nearest possible. At rank `Levels' the smallest common group is the root. The rank of a node as seen from itself is 0.
 %% Keywords such as `near' stand for fractions of `Levels'.
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
-rank(none, From, To) -> rank(empty(), From, To);
-rank(#{places := Places} = Tree, From, To) ->
+rank(Tree, From, To) ->
     case shared(Tree, From, To) of
-        {ok, same} -> {ok, 0, length(maps:get(From, Places))};
-        {ok, Length} ->
-            Levels = length(maps:get(From, Places)),
-            {ok, Levels - Length, Levels};
+        {ok, Shared} ->
+            Levels = length(map_get(From, places(Tree))),
+            {ok, case Shared of same -> 0; _ -> Levels - Shared end, Levels};
         unknown -> unknown
     end.
 
 %% @doc Returns the times measured in the smallest group that contains both nodes; the map is empty if there are none.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
-latency(none, One, Other) -> latency(empty(), One, Other);
-latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
+latency(Tree, One, Other) ->
     case shared(Tree, One, Other) of
         {ok, same} -> {ok, #{}};
-        {ok, Length} ->
-            {group, _, Labels, _} = descend(Packed, lists:sublist(maps:get(One, Places), Length)),
+        {ok, _} ->
+            {group, _, Labels, _} = common(Tree, One, Other),
             {ok, Labels};
         unknown -> unknown
     end.
 
-descend(Vertex, []) -> Vertex;
-descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Children), Way).
+%% @private Returns the smallest group that contains both of these nodes, which differ and are in the tree.
+-spec common(tree(), node(), node()) -> vertex().
+common(#{packed := Packed, places := Places}, One, Other) -> descend(Packed, map_get(One, Places), map_get(Other, Places)).
+
+descend({group, _, _, Children}, [Step | One], [Step | Other]) -> descend(lists:nth(Step, Children), One, Other);
+descend(Group, _, _) -> Group.
 
 %% @doc Covers the tree with discs of this radius. Returns one node of each disc, with the size of the disc. To reach the
 %% whole tree, a message can be sent to these nodes, each of which passes it on to the others in its disc. The centre
 %% represents its own disc.
 -spec basis(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
-basis(none, Centre, Radius) -> basis(empty(), Centre, Radius);
-basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
-    case Places of
-        #{Centre := _} -> {ok, balls(Tree, [Centre | lists:delete(Centre, nodes(Tree))], Radius)};
-        #{} -> unknown
+basis(Tree, Centre, Radius) when is_number(Radius) ->
+    case is_member(Tree, Centre) of
+        true -> {ok, balls(Tree, [Centre | lists:delete(Centre, nodes(Tree))], Radius)};
+        false -> unknown
     end.
 
 balls(_, [], _) -> [];
@@ -261,65 +233,60 @@ balls(Tree, [Node | Rest], Radius) ->
 
 %% @doc Returns the tree as it was declared.
 -spec root(tree()) -> vertex().
-root(#{root := Root}) ->
-    Root.
+root(#{root := Root}) -> Root.
 
 %% @doc Returns the tree that is used for distances, without groups that have a single child.
 -spec packed(tree()) -> vertex().
-packed(#{packed := Packed}) ->
-    Packed.
+packed(#{packed := Packed}) -> Packed.
 
 %% @doc Returns which child of the root contains a node, as a number starting with 1, in the tree that is used for
 %% distances. The result is `unknown' if the node is the only one in the tree.
 -spec branch(tree() | none, node()) -> {ok, pos_integer()} | unknown.
-branch(none, Node) -> branch(empty(), Node);
-branch(#{places := Places}, Node) ->
-    case Places of
-        #{Node := [Index | _]} -> {ok, Index};
-        #{} -> unknown
+branch(Tree, Node) ->
+    case way(Tree, Node, 1) of
+        {ok, [Index]} -> {ok, Index};
+        _ -> unknown
     end.
 
 %% @doc Returns the first `Levels' steps of the path from the root to a node, or the whole path if it is shorter. Two nodes
 %% share that many levels if these steps are equal.
 -spec way(tree() | none, node(), Levels :: non_neg_integer()) -> {ok, [pos_integer()]} | unknown.
-way(none, Node, Levels) -> way(empty(), Node, Levels);
-way(#{places := Places}, Node, Levels) ->
-    case Places of
+way(Tree, Node, Levels) ->
+    case places(Tree) of
         #{Node := Way} -> {ok, lists:sublist(Way, Levels)};
         #{} -> unknown
     end.
 
 %% @doc Returns the groups that contain a node, the smallest first.
 -spec ancestors(tree() | none, node()) -> {ok, [vertex()]} | unknown.
-ancestors(none, Node) -> ancestors(empty(), Node);
-ancestors(#{places := Places, packed := Packed}, Node) ->
-    case Places of
-        #{Node := Way} -> {ok, above(Packed, Way, [])};
+ancestors(Tree, Node) ->
+    case places(Tree) of
+        #{Node := Way} -> {ok, above(packed(Tree), Way, [])};
         #{} -> unknown
     end.
 
 above({leaf, _}, [], Above) -> Above;
-above({group, _, _, Children} = Group, [Index | Way], Above) ->
-    above(lists:nth(Index, Children), Way, [Group | Above]).
+above({group, _, _, Children} = Group, [Index | Way], Above) -> above(lists:nth(Index, Children), Way, [Group | Above]).
 
 %% @doc Returns the nodes below a vertex, in the order of the tree.
 -spec members(vertex()) -> [node()].
-members(Vertex) ->
-    members(Vertex, []).
+members(Vertex) -> members(Vertex, []).
 
 members({leaf, Node}, Rest) -> [Node | Rest];
 members({group, _, _, Children}, Rest) -> lists:foldr(fun members/2, Rest, Children).
 
+%% @private Returns the groups below a vertex, starting with the vertex itself if it is a group.
+-spec groups(vertex()) -> [vertex()].
+groups({leaf, _}) -> [];
+groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
+
 %% @doc Returns all nodes in the order of the tree, so that neighbours are next to each other.
 -spec leaf_order(tree()) -> [node()].
-leaf_order(#{packed := Packed}) ->
-    members(Packed).
+leaf_order(#{packed := Packed}) -> members(Packed).
 
 %% @doc Returns the number of groups on the longest path from the root to a node.
 -spec depth(tree() | none) -> non_neg_integer().
-depth(none) -> depth(empty());
-depth(#{places := Places}) ->
-    lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
+depth(Tree) -> lists:max([0 | [length(Way) || Way <- maps:values(places(Tree))]]).
 
 %% @doc Adds a node at a path. If the node is already in the tree, it is moved there.
 -spec insert(tree(), node(), path()) -> {ok, tree()} | {error, error()}.
@@ -352,8 +319,7 @@ format_error({bad_path, Node, Path}) ->
     io_lib:format("the path of ~tp is ~tp; expected a text such as \"/site/rack/host\" or a list of names", [Node, Path]);
 format_error({bad_network, Term}) ->
     io_lib:format("~tP is not a part of a network; expected {network, Name, [Part]} or {node, Node}", [Term, 12]);
-format_error({duplicate_node, Node}) ->
-    io_lib:format("the node ~tp is in the tree twice; each may have only one place", [Node]);
+format_error({duplicate_node, Node}) -> io_lib:format("the node ~tp is in the tree twice; each may have only one place", [Node]);
 format_error({bad_vertex, Term}) ->
     io_lib:format("~tP is not a vertex; expected {leaf, Node} or {group, Name, Labels, [Vertex]}", [Term, 12]).
 

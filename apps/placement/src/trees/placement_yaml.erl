@@ -17,11 +17,10 @@
 -spec decode(unicode:chardata()) -> {ok, yaml()} | {error, error()}.
 decode(Text) ->
     try
-        Numbered = numbered(string:split(unicode:characters_to_list(Text), "\n", all), 1),
-        case Numbered of
+        case numbered(string:split(unicode:characters_to_list(Text), "\n", all), 1) of
             [] -> {ok, ""};
-            [{_, Indent, _} | _] ->
-                {Value, Rest} = block(Numbered, Indent),
+            [{_, Indent, _} | _] = Lines ->
+                {Value, Rest} = block(Lines, Indent),
                 _ = [throw({Number, "this line is indented less than the first"}) || {Number, _, _} <- lists:sublist(Rest, 1)],
                 {ok, Value}
         end
@@ -32,7 +31,7 @@ decode(Text) ->
 %% Returns the number, the indentation and the content of each line that is not empty.
 numbered([], _) -> [];
 numbered([Line | Lines], Number) ->
-    Content = string:trim(without_comment(Line, none), trailing),
+    Content = string:trim(without_comment(Line, none, $\s), trailing),
     {Spaces, Words} = lists:splitwith(fun(C) -> C =:= $\s end, Content),
     case Words of
         [] -> numbered(Lines, Number + 1);
@@ -43,8 +42,6 @@ numbered([Line | Lines], Number) ->
     end.
 
 %% A comment begins with `#' after a space, outside of quotes.
-without_comment(Line, Quote) -> without_comment(Line, Quote, $\s).
-
 without_comment([], _, _) -> [];
 without_comment([$# | _], none, Before) when Before =:= $\s; Before =:= $\t -> [];
 without_comment([Quote | Rest], none, Before) when (Quote =:= $" orelse Quote =:= $'), (Before =:= $\s orelse Before =:= $[ orelse Before =:= $,) ->
@@ -107,8 +104,7 @@ scalar(Text, _) -> Text.
 
 %% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
-format_error({yaml, Line, Why}) ->
-    io_lib:format("line ~b: ~ts", [Line, Why]).
+format_error({yaml, Line, Why}) -> io_lib:format("line ~b: ~ts", [Line, Why]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
