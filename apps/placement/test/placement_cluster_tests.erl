@@ -67,7 +67,8 @@ equal_bounds_test() ->
     Us = fun(4) -> 10; (2) -> 20; (_) -> 30 end,
     Places = lists:seq(0, 7),
     {ok, Matrix} = placement_matrix:from_rows([name(I) || I <- Places], [[Us(min(abs(I - J), 8 - abs(I - J))) || J <- Places] || I <- Places]),
-    ?assert(abs(placement_regret:of_group(Matrix) - 30 / math:pow(10 * 20 * 20, 1 / 3)) < 1.0e-9).
+    {ok, Tree} = placement_tree:from_vertex({group, "network", #{}, [{leaf, name(I)} || I <- Places]}),
+    ?assert(abs(placement_refine:regret(Tree, Matrix) - 30 / math:pow(10 * 20 * 20, 1 / 3)) < 1.0e-9).
 
 %% Generates cities on four continents, without any level between the continents and the cities.
 cities(Count) ->

@@ -6,9 +6,9 @@
 %% ({@link placement_alpha}). The fit is the fraction of the variance of the logarithms that the levels of the tree explain.
 %% With a fit of 0.8 or more, the tree can be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
 %% points on a plane have 0.5), and the times themselves are more useful. A tree that explains most of the variance may
-%% still be too coarse inside its smallest groups. {@link placement_regret} measures how much nearer to each other some
-%% nodes in such a group are, and {@link placement_refine} splits such groups. With a regret of 1.5 or more, the verdict on
-%% the tree is no longer `good'.
+%% still be too coarse inside its smallest groups. {@link placement_refine} measures how much nearer to each other some
+%% nodes in such a group are, and splits such groups. With a regret of 1.5 or more, the verdict on the tree is no longer
+%% `good'.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -43,12 +43,11 @@ cluster(Matrix, mdl) ->
 cluster(Matrix, {alpha, Alpha}) when is_number(Alpha), Alpha >= 1 ->
     Root = placement_alpha:cluster(Matrix, Alpha),
     {ok, result({alpha, Alpha}, Root, [], explained(Root, Matrix), Matrix)};
-cluster(_, Other) ->
-    {error, {bad_method, Other}}.
+cluster(_, Other) -> {error, {bad_method, Other}}.
 
 result(Method, Root, Slow, Explained, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
-    Regret = placement_regret:regret(Tree, Matrix),
+    Regret = placement_refine:regret(Tree, Matrix),
     Verdict = verdict(placement_tree:depth(Tree), Explained, Regret),
     #{tree => Tree, method => Method, explained => Explained, regret => Regret, verdict => Verdict, advice => advice(Verdict, Explained, Regret, Slow), slow => Slow}.
 
@@ -76,19 +75,13 @@ advice(poor) -> "The network is hardly a hierarchy: do not rely on distances, us
 
 explained(Root, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
-    Logs = [{lowest_common(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],
+    Logs = [{Name, math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix), {group, Name, _, _} <- [placement_tree:common(Tree, A, B)]],
     Levels = lists:foldl(fun({Level, Log}, Acc) -> maps:update_with(Level, fun(L) -> [Log | L] end, [Log], Acc) end, #{}, Logs),
     Within = lists:sum([deviation(Values) || Values <- maps:values(Levels)]),
     case deviation([Log || {_, Log} <- Logs]) of
         All when All < 1.0e-9 -> 1.0;
         All -> max(0.0, 1 - Within / All)
     end.
-
-lowest_common(Tree, A, B) ->
-    {ok, Shared} = placement_tree:shared(Tree, A, B),
-    {ok, Groups} = placement_tree:ancestors(Tree, A),
-    {group, Name, _, _} = lists:nth(length(Groups) - Shared, Groups),
-    Name.
 
 deviation([]) -> 0.0;
 deviation(Values) ->
