@@ -16,28 +16,18 @@
 %% @doc Returns the tree for a matrix and an alpha, which must be at least 1.0.
 -spec cluster(placement_matrix:matrix(), Alpha :: number()) -> placement_tree:vertex().
 cluster(Matrix, Alpha) when Alpha >= 1 ->
-    Names = placement_matrix:nodes(Matrix),
-    Count = length(Names),
-    Places = lists:seq(1, Count),
-    Rows = placement_matrix:rows(placement_matrix:filled(Matrix)),
-    Distances = maps:from_list([{I, row(I, Places, Rows)} || I <- Places]),
-    Clusters = maps:from_list([{I, {{leaf, Name}, 0.0}} || {I, Name} <- lists:zip(Places, Names)]),
-    {_, Vertex} = rounds(Clusters, Distances, nearest_of_all(Distances), Alpha),
+    Rows = lists:enumerate(tuple_to_list(placement_matrix:rows(placement_matrix:filled(Matrix)))),
+    Distances = maps:from_list([{I, maps:remove(I, maps:from_list(lists:enumerate(tuple_to_list(Row))))} || {I, Row} <- Rows]),
+    Clusters = maps:from_list([{I, {{leaf, Name}, 0.0}} || {I, Name} <- lists:enumerate(placement_matrix:nodes(Matrix))]),
+    Vertex = rounds(Clusters, Distances, maps:map(fun(_, Row) -> nearest(Row) end, Distances), Alpha),
     placement_labels:ordered(placement_labels:measured(Vertex, Matrix)).
 
-row(I, Places, Rows) ->
-    maps:from_list([{J, element(J, element(I, Rows))} || J <- Places, J =/= I]).
-
-nearest_of_all(Distances) ->
-    maps:map(fun(_, Row) -> nearest(Row) end, Distances).
-
-nearest(Row) ->
-    maps:fold(fun(J, Distance, Best) -> min({Distance, J}, Best) end, {infinity, none}, Row).
+nearest(Row) -> maps:fold(fun(J, Distance, Best) -> min({Distance, J}, Best) end, {infinity, none}, Row).
 
 %% Each cluster has a number, a tree and a diameter. `Nearest' maps each cluster to the cluster closest to it.
 rounds(Clusters, _, _, _) when map_size(Clusters) =:= 1 ->
-    [{_, {Vertex, _}}] = maps:to_list(Clusters),
-    {done, Vertex};
+    [{Vertex, _}] = maps:values(Clusters),
+    Vertex;
 rounds(Clusters, Distances, Nearest, Alpha) ->
     {{Diameter, J}, I} = maps:fold(fun(I, Best, Least) -> min({Best, I}, Least) end, {{infinity, none}, none}, Nearest),
     #{I := {VertexI, _}, J := {VertexJ, _}} = Clusters,

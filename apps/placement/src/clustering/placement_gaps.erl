@@ -20,18 +20,10 @@ filled(Rows) ->
     %% The measured times of each node, shortest first.
     Known = list_to_tuple([lists:sort([{Value, J} || J <- Places, J =/= I, Value <- [element(J, element(I, Rows))], is_float(Value)]) || I <- Places]),
     Most = lists:max([Value || [_ | _] = Row <- tuple_to_list(Known), {Value, _} <- [lists:last(Row)]]),
-    symmetric([list_to_tuple([case element(J, element(I, Rows)) of
-                                  undefined when I < J -> estimate(I, J, Rows, Known, Most);
-                                  Value -> Value
-                              end || J <- Places]) || I <- Places]).
-
-symmetric(Above) ->
-    Rows = list_to_tuple(Above),
-    Places = lists:seq(1, tuple_size(Rows)),
-    list_to_tuple([list_to_tuple([case element(J, element(I, Rows)) of
-                                      undefined -> element(I, element(J, Rows));
-                                      Value -> Value
-                                  end || J <- Places]) || I <- Places]).
+    placement_matrix:symmetric(list_to_tuple([list_to_tuple([case element(J, element(I, Rows)) of
+                                                                 undefined when I < J -> estimate(I, J, Rows, Known, Most);
+                                                                 Value -> Value
+                                                             end || J <- Places]) || I <- Places])).
 
 %% If there is no third node to which the times from both nodes were measured, the two nodes are assumed to be far apart.
 estimate(I, J, Rows, Known, Most) ->
@@ -62,15 +54,14 @@ bounds([], _, Least, Bounds) -> {Least, Bounds}.
 %% measured between these, the pair keeps its previous estimate.
 -spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
 refined(Tree, Former, Measured) ->
-    Places = lists:seq(1, tuple_size(Measured)),
-    Medians = medians(with_members(Tree), Measured, [], []),
-    Rows = maps:from_list(Medians),
-    list_to_tuple([list_to_tuple(refined_row(tuple_to_list(element(I, Measured)), 1, element(I, Former), maps:get(I, Rows))) || I <- Places]).
+    list_to_tuple([refined_row(element(I, Measured), Medians, element(I, Former)) || {I, Medians} <- lists:sort(medians(with_members(Tree), Measured, [], []))]).
 
-refined_row([undefined | Row], J, Former, Medians) ->
-    [case element(J, Medians) of none -> element(J, Former); Median -> Median end | refined_row(Row, J + 1, Former, Medians)];
-refined_row([Value | Row], J, Former, Medians) -> [Value | refined_row(Row, J + 1, Former, Medians)];
-refined_row([], _, _, _) -> [].
+refined_row(Measured, Medians, Former) ->
+    list_to_tuple(lists:zipwith3(fun refined_value/3, tuple_to_list(Measured), tuple_to_list(Medians), tuple_to_list(Former))).
+
+refined_value(undefined, none, Former) -> Former;
+refined_value(undefined, Median, _) -> Median;
+refined_value(Value, _, _) -> Value.
 
 with_members({One, Other, _}) ->
     {_, Left} = First = with_members(One),

@@ -66,7 +66,7 @@ published(Nodes, #{tree := Tree} = Prepared, Tries) ->
 await(Ms, Gone) -> awaited(erlang:monotonic_time(millisecond) + Ms, Gone).
 
 awaited(End, Gone) ->
-    case has_tree() of
+    case placement_tree:is_member(placement:topology(), node()) of
         true -> ok;
         false ->
             case {Gone(), erlang:monotonic_time(millisecond) > End} of
@@ -74,12 +74,6 @@ awaited(End, Gone) ->
                 {_, true} -> {error, timeout};
                 _ -> receive after ?POLL_MS -> awaited(End, Gone) end
             end
-    end.
-
-has_tree() ->
-    case placement:topology() of
-        none -> false;
-        Tree -> placement_tree:is_member(Tree, node())
     end.
 
 %% @doc Formats a one-line summary of the result.

@@ -9,8 +9,7 @@
 
 %% Returns the labels of a group from the times between its children in microseconds.
 -spec of_values([float(), ...]) -> placement_tree:labels().
-of_values(Values) ->
-    of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
+of_values(Values) -> of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
 
 %% @doc Returns the labels of a group from the logarithms of these times, multiplied by 65536, and the longest time.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
@@ -27,8 +26,7 @@ measured(Vertex, Matrix) ->
     {Labelled, _} = measured(Vertex, Places, placement_matrix:rows(Matrix)),
     Labelled.
 
-measured({leaf, Node} = Leaf, Places, _) ->
-    {Leaf, [maps:get(Node, Places)]};
+measured({leaf, Node} = Leaf, Places, _) -> {Leaf, [maps:get(Node, Places)]};
 measured({group, Name, _, Children}, Places, Rows) ->
     Below = [measured(Child, Places, Rows) || Child <- Children],
     Lists = [Members || {_, Members} <- Below],
@@ -45,8 +43,7 @@ between([], _) -> [].
 %% @doc Sorts the children of a vertex in an order that depends only on the clusters: groups before nodes, large groups
 %% first, and otherwise by the names of their nodes. Groups are named after their position, such as `"c2.1"'.
 -spec ordered(placement_tree:vertex()) -> placement_tree:vertex().
-ordered(Vertex) ->
-    named(sorted(Vertex), "c", "network").
+ordered(Vertex) -> named(sorted(Vertex), "c", "network").
 
 sorted({leaf, _} = Leaf) -> Leaf;
 sorted({group, Name, Labels, Children}) ->
@@ -60,9 +57,8 @@ key({group, _, _, _} = Group) ->
 
 named({leaf, _} = Leaf, _, _) -> Leaf;
 named({group, _, Labels, Children}, Prefix, Name) ->
-    Numbers = lists:seq(1, length(Children)),
     {group, Name, Labels, [named(Child, [Prefix, integer_to_list(N), "."], lists:flatten([Prefix, integer_to_list(N)]))
-                           || {N, Child} <- lists:zip(Numbers, Children)]}.
+                           || {N, Child} <- lists:enumerate(Children)]}.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

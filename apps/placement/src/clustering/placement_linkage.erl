@@ -27,8 +27,7 @@
 %% @doc Returns the table that results from applying a function, such as the logarithm, to the times of a matrix. The
 %% function must return values between -10000 and 10000.
 -spec table(placement_matrix:matrix(), fun((float()) -> float())) -> table().
-table(Matrix, Fun) ->
-    placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
+table(Matrix, Fun) -> placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
 
 %% @doc Returns the tree for a table with `Count' nodes.
 -spec link(method(), table(), Count :: pos_integer()) -> binary_tree().
@@ -44,8 +43,7 @@ link(Method, Table, Count) ->
 chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;
-chain([], [{First, _} | _] = Active, Clusters, Setting) ->
-    chain([{First, none, infinity}], Active, Clusters, Setting);
+chain([], [{First, _} | _] = Active, Clusters, Setting) -> chain([{First, none, infinity}], Active, Clusters, Setting);
 chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
     %% In a tie the previous cluster in the chain is used, because otherwise the chain could contain a cycle. `infinity'
     %% sorts after all numbers.
@@ -99,8 +97,7 @@ oldest(Rest, RowI, RowJ, Joined, Left, Far) ->
 
 %% @doc Returns the heights of all merges, sorted.
 -spec heights(binary_tree()) -> [float()].
-heights(Tree) ->
-    lists:sort(heights(Tree, [])).
+heights(Tree) -> lists:sort(heights(Tree, [])).
 
 heights({One, Other, Height}, Rest) -> heights(One, heights(Other, [Height | Rest]));
 heights(_, Rest) -> Rest.

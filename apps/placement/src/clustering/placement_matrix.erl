@@ -12,7 +12,7 @@
 -compile({no_auto_import, [nodes/1, size/1]}).
 
 -export([from_rows/2, from_pairs/1, drop_gaps/2, format_error/1]).
--export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2, gaps/1, filled/1]).
+-export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2, gaps/1, filled/1, symmetric/1]).
 
 -export_type([matrix/0, value/0, error/0]).
 
@@ -31,21 +31,17 @@
 
 %% @doc Builds the matrix from rows, one for each node, in the order of the nodes. The diagonal is ignored.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
-from_rows(Nodes, Rows) ->
-    checked(fun() -> joined(raw(Nodes, Rows)) end).
+from_rows(Nodes, Rows) -> checked(fun() -> joined(raw(Nodes, Rows)) end).
 
 %% @doc Builds the matrix from pairs; pairs that are not listed are gaps.
 -spec from_pairs([{node(), node(), value()}]) -> {ok, matrix()} | {error, error()}.
 from_pairs(Pairs) ->
     checked(fun() ->
-                    ok = lists:foreach(fun check_pair/1, Pairs),
-                    Known = maps:from_list([{{A, B}, Value} || {A, B, Value} <- Pairs]),
+                    Pair = fun({A, B, Value}) when is_atom(A), is_atom(B) -> {{A, B}, Value}; (Other) -> throw({bad_pair, Other}) end,
+                    Known = maps:from_list(lists:map(Pair, Pairs)),
                     Nodes = lists:usort(lists:append([[A, B] || {A, B, _} <- Pairs])),
                     joined(raw(Nodes, [[maps:get({A, B}, Known, undefined) || B <- Nodes] || A <- Nodes]))
             end).
-
-check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
-check_pair(Other) -> throw({bad_pair, Other}).
 
 %% @doc Returns the matrix of the largest set of nodes that measured pairs connect, and the nodes outside this set.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
@@ -97,8 +93,9 @@ checked_row([Value | _], I, J, Names) when is_number(Value) -> throw({not_positi
 checked_row([Value | _], I, J, Names) -> throw({not_a_number, element(I, Names), element(J, Names), Value});
 checked_row([], _, _, _) -> [].
 
-%% Uses the direction that was measured, or the smaller time if both were measured. A gap is an atom, which sorts after
-%% all numbers.
+%% @private Uses the direction that was measured, or the smaller time if both were measured. A gap is an atom, which sorts
+%% after all numbers.
+-spec symmetric(tuple()) -> tuple().
 symmetric(Rows) ->
     list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
 
@@ -120,12 +117,8 @@ joined({Names, Rows}) ->
     end.
 
 made(Names, Rows) ->
-    Gaps = lists:sum([count_gaps(Row, tuple_size(Row), 0) || Row <- tuple_to_list(Rows)]),
-    #{nodes => Names, rows => Rows, gaps => Gaps div 2}.
-
-count_gaps(_, 0, Gaps) -> Gaps;
-count_gaps(Row, J, Gaps) when element(J, Row) =:= undefined -> count_gaps(Row, J - 1, Gaps + 1);
-count_gaps(Row, J, Gaps) -> count_gaps(Row, J - 1, Gaps).
+    Gaps = [gap || Row <- tuple_to_list(Rows), undefined <- tuple_to_list(Row)],
+    #{nodes => Names, rows => Rows, gaps => length(Gaps) div 2}.
 
 %% Returns the positions of the largest set of nodes that measured pairs connect.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
@@ -143,28 +136,23 @@ reached([I | Next], Others, Rows, Set) ->
 
 %% @doc Returns the nodes, in the order of the rows.
 -spec nodes(matrix()) -> [node()].
-nodes(#{nodes := Nodes}) ->
-    tuple_to_list(Nodes).
+nodes(#{nodes := Nodes}) -> tuple_to_list(Nodes).
 
 %% @doc Returns the number of nodes.
 -spec size(matrix()) -> pos_integer().
-size(#{nodes := Nodes}) ->
-    tuple_size(Nodes).
+size(#{nodes := Nodes}) -> tuple_size(Nodes).
 
 %% @doc Returns the time between the nodes at two positions, counted from 1, or `undefined' for a gap.
 -spec value(matrix(), Place :: pos_integer(), Place :: pos_integer()) -> float() | undefined.
-value(#{rows := Rows}, I, J) ->
-    element(J, element(I, Rows)).
+value(#{rows := Rows}, I, J) -> element(J, element(I, Rows)).
 
 %% @doc Returns the rows as a tuple of tuples.
 -spec rows(matrix()) -> tuple().
-rows(#{rows := Rows}) ->
-    Rows.
+rows(#{rows := Rows}) -> Rows.
 
 %% @doc Returns rows with a function applied to each time, and 0 on the diagonal. Gaps are left unchanged.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
-mapped(Fun, #{rows := Rows}) ->
-    mapped(tuple_to_list(Rows), 1, Fun, []).
+mapped(Fun, #{rows := Rows}) -> mapped(tuple_to_list(Rows), 1, Fun, []).
 
 mapped([Row | Rows], I, Fun, Done) ->
     Right = [0 | [case Value of undefined -> undefined; _ -> Fun(Value) end || Value <- lists:nthtail(I, tuple_to_list(Row))]],
@@ -183,8 +171,7 @@ pairs(#{nodes := Nodes, rows := Rows}) ->
 
 %% @doc Returns the number of pairs that are gaps.
 -spec gaps(matrix()) -> non_neg_integer().
-gaps(#{gaps := Gaps}) ->
-    Gaps.
+gaps(#{gaps := Gaps}) -> Gaps.
 
 %% @doc Returns the matrix with an estimate in each gap ({@link placement_gaps}).
 -spec filled(matrix()) -> matrix().
@@ -200,16 +187,13 @@ sub(#{nodes := Nodes, rows := Rows}, Some) ->
 
 %% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
-format_error(no_nodes) ->
-    "the table has no nodes; measure at least one";
+format_error(no_nodes) -> "the table has no nodes; measure at least one";
 format_error({not_square, Nodes, 0, Rows}) ->
     io_lib:format("~b nodes and ~tp rows; a table of times has one row and one column for each node", [Nodes, Rows]);
 format_error({not_square, Nodes, Row, Length}) ->
     io_lib:format("row ~b has ~tp values; expected ~b, one for each node", [Row, Length, Nodes]);
-format_error({bad_node, Node}) ->
-    io_lib:format("~tp is not a node name; expected an atom such as a@host", [Node]);
-format_error({duplicate_node, Node}) ->
-    io_lib:format("the node ~tp is in the table twice", [Node]);
+format_error({bad_node, Node}) -> io_lib:format("~tp is not a node name; expected an atom such as a@host", [Node]);
+format_error({duplicate_node, Node}) -> io_lib:format("the node ~tp is in the table twice", [Node]);
 format_error({not_a_number, A, B, Value}) ->
     io_lib:format("the time from ~tp to ~tp is ~tP; expected microseconds, or null for a pair that was not measured", [A, B, Value, 8]);
 format_error({not_positive, A, B, Value}) ->
@@ -217,14 +201,12 @@ format_error({not_positive, A, B, Value}) ->
 format_error({apart, Count, Some, Nodes}) ->
     io_lib:format("no measured pair joins ~b of ~b nodes to the others, such as ~ts; measure them (--resume), or leave them out (--drop-gaps)",
                   [Count, Nodes, lists:join(", ", [io_lib:format("~tp", [Node]) || Node <- Some])]);
-format_error({bad_pair, Pair}) ->
-    io_lib:format("~tP is not a pair; expected {Node, Node, Microseconds}", [Pair, 8]).
+format_error({bad_pair, Pair}) -> io_lib:format("~tP is not a pair; expected {Node, Node, Microseconds}", [Pair, 8]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-three(AB, BA) ->
-    from_rows([a, b, c], [[0, AB, 3], [BA, 0, 4], [3, 4, 0]]).
+three(AB, BA) -> from_rows([a, b, c], [[0, AB, 3], [BA, 0, 4], [3, 4, 0]]).
 
 good_test() ->
     {ok, Matrix} = three(2, 1.5),
@@ -239,8 +221,7 @@ mapped_test() ->
     {ok, One} = from_rows([a], [[7]]),
     ?assertEqual({{0}}, mapped(fun(_) -> 1 end, One)).
 
-one_direction_is_enough_test_() ->
-    [?_assertEqual(three(2, 2), three(2, Gap)) || Gap <- [undefined, null]].
+one_direction_is_enough_test_() -> [?_assertEqual(three(2, 2), three(2, Gap)) || Gap <- [undefined, null]].
 
 the_diagonal_does_not_matter_test() ->
     ?assertMatch({ok, _}, from_rows([a, b], [[-1, 5], [5, nan]])),

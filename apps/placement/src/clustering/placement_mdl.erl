@@ -49,11 +49,11 @@
                 count :: pos_integer(),             % nodes below
                 sizes = #{} :: #{pos_integer() => pos_integer()}, % number of nodes to the number of groups of that size among the children
                 %% of the times between its children, with outliers clipped:
-                pairs :: non_neg_integer(), mean :: float(), squares :: float(),
+                pairs = 0 :: non_neg_integer(), mean = 0.0 :: float(), squares = 0.0 :: float(),
                 %% without clipping, in units: sum, sum of squares, minimum, maximum
-                raw :: none | {integer(), integer(), integer(), integer()},
+                raw = none :: none | {integer(), integer(), integer(), integer()},
                 %% the medians of the binary groups from which it was merged, with the number of pairs in each
-                medians :: [{integer(), pos_integer()}],
+                medians = [] :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
 
 %% @doc Returns the tree for a matrix of measured times.
@@ -92,8 +92,6 @@ without_excess([], _, Binary, _, _) -> Binary;
 without_excess(_, Excess, _, {Logs, Logs}, Count) -> Corrected = corrected(Logs, Excess), binary(Corrected, Corrected, Count);
 without_excess(_, Excess, _, {Full, Logs}, Count) -> binary(corrected(Full, Excess), corrected(Logs, Excess), Count).
 
-between(One, Other, Logs) -> between(One, Other, Logs, []).
-
 between([I | One], Other, Logs, Values) -> between(One, Other, Logs, of_row(Other, element(I, Logs), Values));
 between([], _, _, Values) -> Values.
 
@@ -119,22 +117,18 @@ groups({One, Other, _}, Parent, Groups, Number, Logs) ->
     {Kind1, Members1, Groups1, Next1} = groups(One, Number, Groups, Number + 1, Logs),
     {Kind2, Members2, Groups2, Next2} = groups(Other, Number, Groups1, Next1, Logs),
     Kinds = [Kind1, Kind2],
-    Group = (moments(between(Members1, Members2, Logs)))#group{
-              parent = Parent, children = [N || {group, N} <- Kinds], leaves = [I || {leaf, I} <- Kinds],
-              count = length(Members1) + length(Members2)},
-    {{group, Number}, Members1 ++ Members2, Groups2#{Number => Group}, Next2};
-groups(Leaf, _, Groups, Number, _) ->
-    {{leaf, Leaf}, [Leaf], Groups, Number}.
+    Group = #group{parent = Parent, children = [N || {group, N} <- Kinds], leaves = [I || {leaf, I} <- Kinds], count = length(Members1) + length(Members2)},
+    {{group, Number}, Members1 ++ Members2, Groups2#{Number => with_moments(between(Members1, Members2, Logs, []), Group)}, Next2};
+groups(Leaf, _, Groups, Number, _) -> {{leaf, Leaf}, [Leaf], Groups, Number}.
 
-moments([]) -> #group{parent = none, children = [], leaves = [], count = 1, pairs = 0, raw = none, medians = [], mean = 0.0, squares = 0.0};
-moments(Values) ->
+with_moments([], Group) -> Group;
+with_moments(Values, Group) ->
     {Pairs, RawSum, RawSquares, Least, Most} = Sums = placement_quantiles:sums(Values),
     [Low, Median, High] = placement_quantiles:quantiles([0.25, 0.5, 0.75], Values, Sums),
     {Sum, Squares} = clipped(Values, Median, 3 * max(High - Low, round(?FLOOR * ?UNIT)), Sums),
     Off = Sum / Pairs,
-    #group{parent = none, children = [], leaves = [], count = 1, pairs = Pairs, raw = {RawSum, RawSquares, Least, Most},
-           medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
-           squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
+    Group#group{pairs = Pairs, raw = {RawSum, RawSquares, Least, Most}, medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
+                squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
 
 %% Returns the sum and the sum of squares of the differences from the median, each clipped to `Reach'.
 clipped(_, Median, Reach, {Pairs, Sum, Squares, Least, Most}) when Median - Least =< Reach, Most - Median =< Reach ->
@@ -164,11 +158,9 @@ log_factorial(N, #{factorials := Factorials}) -> element(N + 1, Factorials).
 with_sizes(#group{children = Children} = Group, Groups) ->
     Group#group{sizes = lists:foldl(fun(N, Sizes) -> added((maps:get(N, Groups))#group.count, 1, Sizes) end, #{}, Children)}.
 
-added(Size, Times, Sizes) ->
-    maps:update_with(Size, fun(Known) -> Known + Times end, Times, Sizes).
+added(Size, Times, Sizes) -> maps:update_with(Size, fun(Known) -> Known + Times end, Times, Sizes).
 
-with_cost(Group, Weighing) ->
-    Group#group{cost = times_cost(Group, Weighing) + names_cost(Group, Weighing)}.
+with_cost(Group, Weighing) -> Group#group{cost = times_cost(Group, Weighing) + names_cost(Group, Weighing)}.
 
 %% Returns the logarithm of the number of partitions into sets of these sizes.
 names_cost(#group{count = Count, leaves = Leaves, sizes = Sizes}, Weighing) ->
@@ -256,7 +248,7 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 excess(Groups, Logs, Count) ->
     Steps = counters:new(Count * ?STEPS, []),
     _ = tally_group(1, Groups, Logs, Steps),
-    Medians = [median_step(Steps, (I - 1) * ?STEPS + 1, measured(element(I, Logs)) div 2) bsl ?STEP_BITS || I <- lists:seq(1, Count)],
+    Medians = [median_step(Steps, (I - 1) * ?STEPS + 1, measured(element(I, Logs)) div 2, 0) bsl ?STEP_BITS || I <- lists:seq(1, Count)],
     Usual = placement_quantiles:median(Medians),
     list_to_tuple([max(0, Median - Usual) || Median <- Medians]).
 
@@ -264,19 +256,15 @@ excess(Groups, Logs, Count) ->
 measured(Row) -> tuple_size(Row) - length([gap || undefined <- tuple_to_list(Row)]).
 
 tally_group(Number, Groups, Logs, Steps) ->
-    #{Number := #group{medians = Medians, pairs = Pairs} = Group} = Groups,
-    {Lists, Members} = parts(Group, fun(Child) -> tally_group(Child, Groups, Logs, Steps) end),
+    #{Number := #group{children = Children, leaves = Leaves, medians = Medians, pairs = Pairs}} = Groups,
+    Lists = [tally_group(Child, Groups, Logs, Steps) || Child <- Children] ++ [[Leaf] || Leaf <- Leaves],
     Zero = weighted_median(lists:sort(Medians), Pairs div 2) - (?STEPS div 2 bsl ?STEP_BITS),
     ok = each_two(Lists, fun(One, Other) -> tally(One, Other, Zero, Logs, Steps) end),
-    Members.
+    lists:append(Lists).
 
 weighted_median([], _) -> 0;
 weighted_median([{Median, Weight} | _], Half) when Weight >= Half -> Median;
 weighted_median([{_, Weight} | Medians], Half) -> weighted_median(Medians, Half - Weight).
-
-parts(#group{children = Children, leaves = Leaves}, Below) ->
-    Lists = [Below(Child) || Child <- Children] ++ [[Leaf] || Leaf <- Leaves],
-    {Lists, lists:append(Lists)}.
 
 each_two([_], _) -> ok;
 each_two([One | Others], Fun) ->
@@ -298,8 +286,6 @@ tally_value(Value, J, Zero, Base, Steps) ->
     Step = max(0, min(?STEPS - 1, (Value - Zero) bsr ?STEP_BITS)),
     ok = counters:add(Steps, Base + Step, 1),
     counters:add(Steps, (J - 1) * ?STEPS + 1 + Step, 1).
-
-median_step(Steps, Index, Half) -> median_step(Steps, Index, Half, 0).
 
 median_step(Steps, Index, Half, Step) ->
     case counters:get(Steps, Index + Step) of

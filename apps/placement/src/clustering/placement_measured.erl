@@ -14,8 +14,7 @@
 
 %% @doc Returns the matrix for a mode and a statistic. Pairs that were not measured are gaps.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), statistic()) -> {ok, placement_matrix:matrix()} | {error, placement_matrix:error()}.
-matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
-    placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
+matrix(#{nodes := Nodes} = Measured, Mode, Statistic) -> placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
 
 %% @doc Like {@link matrix/3}, but leaves out the nodes that no measured pair connects to the others, and also returns
 %% these nodes.
@@ -97,13 +96,10 @@ from_csv(Text) ->
     end.
 
 from_lines(All) ->
-    Lines = [{Number, cells(Line)} || {Number, Line} <- numbered(All, 1), string:trim(Line) =/= ""],
+    Lines = [{Number, cells(Line)} || {Number, Line} <- lists:enumerate(All), string:trim(Line) =/= ""],
     try {ok, of_rows(named(Lines))}
     catch throw:Error -> {error, Error}
     end.
-
-numbered([Line | Lines], Number) -> [{Number, Line} | numbered(Lines, Number + 1)];
-numbered([], _) -> [].
 
 cells(Line) -> [string:trim(Cell) || Cell <- cells(Line, separator(Line), [], [])].
 
@@ -125,11 +121,10 @@ separator(Line) ->
 
 named([]) -> throw({csv, 1, "the file is empty"});
 named([{Number, [Corner | Names] = First} | Lines] = All) ->
-    Of = case lists:all(fun is_value/1, First) andalso (Corner =/= "" orelse has_empty_diagonal(All)) of
-             true -> {["n" ++ integer_to_list(N) || N <- lists:seq(1, length(First))], All};
-             false -> {Names, [{N, row_of(N, Name, Row, Lines, Names)} || {N, [Name | Row]} <- Lines]}
-         end,
-    {Nodes, Rows} = Of,
+    {Nodes, Rows} = case lists:all(fun(Cell) -> value(Cell) =/= error end, First) andalso (Corner =/= "" orelse has_empty_diagonal(All)) of
+                        true -> {["n" ++ integer_to_list(N) || N <- lists:seq(1, length(First))], All};
+                        false -> {Names, [{N, row_of(N, Name, Row, Lines, Names)} || {N, [Name | Row]} <- Lines]}
+                    end,
     length(Rows) =:= length(Nodes) orelse throw({csv, Number, text("~b columns and ~b rows; a matrix has as many of both", [length(Nodes), length(Rows)])}),
     _ = [throw({csv, N, text("~b values; expected ~b, one for each node", [length(Row), length(Nodes)])}) || {N, Row} <- Rows, length(Row) =/= length(Nodes)],
     length(Nodes) =< ?MOST_NODES orelse throw({csv, Number, text("~b nodes; at most ~b are allowed", [length(Nodes), ?MOST_NODES])}),
@@ -138,7 +133,7 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
 %% Returns whether the diagonal is empty. This is allowed, because a node is not measured with itself.
-has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
+has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:enumerate(Lines)).
 
 row_of(N, Name, Row, Lines, Names) ->
     {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
@@ -147,8 +142,6 @@ row_of(N, Name, Row, Lines, Names) ->
         [Expected | _] -> throw({csv, N, text("the row is called '~ts'; expected '~ts', in the order of the columns", [Name, Expected])});
         [] -> throw({csv, N, text("the row '~ts' has no column", [Name])})
     end.
-
-is_value(Cell) -> value(Cell) =/= error.
 
 value(Gap) when Gap =:= ""; Gap =:= "-"; Gap =:= "nan"; Gap =:= "NaN" -> undefined;
 value(Cell) ->

@@ -45,18 +45,9 @@
 -spec measure([node()], options()) ->
           {ok, measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 measure(Nodes, Options) ->
-    case checked(Options) of
-        ok -> measure_checked(lists:usort(Nodes), maps:merge(defaults(), Options));
-        Error -> Error
-    end.
-
-defaults() ->
-    #{modes => [quiet, loaded], pairs => 1, batches => 20, messages => 100, limit_ms => 60000, done => #{}, progress => fun(_) -> ok end}.
-
-checked(Options) ->
-    Bad = [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_good(Key, Value)],
-    case Bad of
-        [] -> ok;
+    Defaults = #{modes => [quiet, loaded], pairs => 1, batches => 20, messages => 100, limit_ms => 60000, done => #{}, progress => fun(_) -> ok end},
+    case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_good(Key, Value)] of
+        [] -> measure_checked(lists:usort(Nodes), maps:merge(Defaults, Options));
         [{Key, Value} | _] -> {error, {bad_option, Key, Value}}
     end.
 
@@ -69,8 +60,7 @@ is_good(done, Value) -> is_map(Value);
 is_good(progress, Value) -> is_function(Value, 1);
 is_good(_, _) -> false.
 
-measure_checked([], _) -> {error, no_pairs};
-measure_checked([_], _) -> {error, no_pairs};
+measure_checked(Nodes, _) when length(Nodes) < 2 -> {error, no_pairs};
 measure_checked(Nodes, #{modes := Modes, done := Done} = Options) ->
     Start = erlang:monotonic_time(millisecond),
     Wanted = maps:from_keys(Nodes, true),
@@ -94,13 +84,10 @@ rounds([]) -> [];
 rounds([Fixed | Ring]) ->
     Half = (length(Ring) + 1) div 2,
     [begin
-         {Upper, Lower} = lists:split(Half, [Fixed | rotated(Ring, Turn)]),
+         {Front, Back} = lists:split(Turn, Ring),
+         {Upper, Lower} = lists:split(Half, [Fixed | Back ++ Front]),
          [{min(A, B), max(A, B)} || {A, B} <- lists:zip(Upper, lists:reverse(Lower))]
      end || Turn <- lists:seq(0, length(Ring) - 1)].
-
-rotated(List, Turn) ->
-    {Front, Back} = lists:split(Turn, List),
-    Back ++ Front.
 
 %% @doc Returns a fraction of the rounds, but at least three, because fewer would hardly connect all nodes. The nodes are
 %% placed on the circle in the order of a hash of their names, so that their order is unrelated to the network and the same
@@ -134,8 +121,7 @@ unload(Nodes) ->
     _ = answers(Nodes, code, soft_purge, [placement_probe_pair]),
     ok.
 
-answers(Nodes, Module, Function, Arguments) ->
-    lists:zip(Nodes, erpc:multicall(Nodes, Module, Function, Arguments, ?LOAD_MS)).
+answers(Nodes, Module, Function, Arguments) -> lists:zip(Nodes, erpc:multicall(Nodes, Module, Function, Arguments, ?LOAD_MS)).
 
 %% ---- measuring ----
 
@@ -169,8 +155,7 @@ cut(Pairs) ->
     [Some | cut(Rest)].
 
 left_s(_, 0, _) -> unknown;
-left_s(Start, Measured, Left) ->
-    (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
+left_s(Start, Measured, Left) -> (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
 %% Measures all pairs of a step concurrently, each monitored by a separate process. The time limit begins when all pairs
 %% have begun. Results that arrive later are not used.
@@ -185,20 +170,16 @@ step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
     Ended = ended(Begun, Early, after_ms(LimitMs + min(?LOAD_MS, LimitMs))),
     _ = unalias(Gate),
     ok = flushed(Gate),
-    Results = [{element(2, maps:get(Monitor, Watched)), Reason} || {Monitor, Reason} <- maps:to_list(Ended)],
-    {maps:from_list([{{Mode, A, B}, summary(Times)} || {{A, B}, {?MODULE, {ok, Times}}} <- Results]),
-     [{Mode, A, B, why(Reason)} || {{A, B}, Reason} <- lists:sort(Results), not is_measured(Reason)]}.
+    Results = lists:sort([{element(2, maps:get(Monitor, Watched)), outcome(Reason)} || {Monitor, Reason} <- maps:to_list(Ended)]),
+    {maps:from_list([{{Mode, A, B}, summary(Times)} || {{A, B}, {ok, Times}} <- Results]), [{Mode, A, B, Why} || {{A, B}, {error, Why}} <- Results]}.
 
 flushed(Gate) ->
     receive {{Gate, _}, _} -> flushed(Gate) after 0 -> ok end.
 
 after_ms(Ms) -> erlang:monotonic_time(millisecond) + Ms.
 
-is_measured({?MODULE, {ok, _}}) -> true;
-is_measured(_) -> false.
-
-why({?MODULE, {error, Reason}}) -> Reason;
-why(Reason) -> Reason.
+outcome({?MODULE, Outcome}) -> Outcome;
+outcome(Reason) -> {error, Reason}.
 
 %% The result is passed in the exit reason.
 -dialyzer({nowarn_function, watched/4}).
@@ -281,6 +262,5 @@ bad_options_test_() ->
      || {Key, Value} <- [{modes, []}, {modes, [fast]}, {batches, 0}, {messages, x}, {limit_ms, -1}, {pairs, 0}, {pairs, 1.5}, {pairs, all}, {colour, red}]]
         ++ [?_assertEqual({error, no_pairs}, measure(Nodes, #{})) || Nodes <- [[], [a], [a, a]]].
 
-summary_test() ->
-    ?assertEqual(#{min_us => 1.0, median_us => 2.0, p90_us => 4.0, batches => 4}, summary([4.0, 2.0, 3.0, 1.0])).
+summary_test() -> ?assertEqual(#{min_us => 1.0, median_us => 2.0, p90_us => 4.0, batches => 4}, summary([4.0, 2.0, 3.0, 1.0])).
 -endif.

@@ -66,8 +66,7 @@ round_trips(Count, Echo, Monitor, Left) ->
 
 %% @doc Replies to each message until its partner exits.
 -spec echo(pid()) -> ok.
-echo(Partner) ->
-    answer(Partner, monitor(process, Partner)).
+echo(Partner) -> answer(Partner, monitor(process, Partner)).
 
 answer(Partner, Monitor) ->
     receive

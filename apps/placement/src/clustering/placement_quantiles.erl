@@ -17,8 +17,7 @@
 
 %% @doc Returns the count, the sum, the sum of squares, the minimum and the maximum of some values.
 -spec sums([integer(), ...]) -> sums().
-sums([First | _] = Values) ->
-    sums(Values, 0, 0, 0, First, First).
+sums([First | _] = Values) -> sums(Values, 0, 0, 0, First, First).
 
 sums([Value | Values], Count, Sum, Squares, Least, Most) when Value < Least ->
     sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Value, Most);
@@ -30,8 +29,7 @@ sums([], Count, Sum, Squares, Least, Most) -> {Count, Sum, Squares, Least, Most}
 
 %% @doc Returns the quantiles of some values for these fractions, which must be in ascending order.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
-quantiles(Shares, Values) ->
-    quantiles(Shares, Values, sums(Values)).
+quantiles(Shares, Values) -> quantiles(Shares, Values, sums(Values)).
 
 %% @doc Like {@link quantiles/2}, if the {@link sums/1} are already known.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...], sums()) -> [integer()].
@@ -41,26 +39,19 @@ quantiles(Shares, Values, {Length, _, _, _, _}) when Length =< ?SORTED ->
 quantiles(Shares, Values, {Length, _, _, Least, Most}) ->
     Width = (Most - Least) div ?STEPS + 1,
     Steps = counters:new(?STEPS, []),
-    ok = tally(Values, Least, Width, Steps),
+    ok = lists:foreach(fun(Value) -> counters:add(Steps, (Value - Least) div Width + 1, 1) end, Values),
     read_off([place(Share, Length) || Share <- Shares], 1, counters:get(Steps, 1), Steps, {Least, Width}).
 
 place(Share, Length) -> max(1, ceil(Share * Length)).
 
-tally([Value | Values], Least, Width, Steps) ->
-    ok = counters:add(Steps, (Value - Least) div Width + 1, 1),
-    tally(Values, Least, Width, Steps);
-tally([], _, _, _) -> ok.
-
 read_off([Place | Places], Step, Sum, Steps, {Least, Width} = Scale) when Place =< Sum ->
     [Least + (Step - 1) * Width + Width div 2 | read_off(Places, Step, Sum, Steps, Scale)];
 read_off([], _, _, _, _) -> [];
-read_off(Places, Step, Sum, Steps, Scale) ->
-    read_off(Places, Step + 1, Sum + counters:get(Steps, Step + 1), Steps, Scale).
+read_off(Places, Step, Sum, Steps, Scale) -> read_off(Places, Step + 1, Sum + counters:get(Steps, Step + 1), Steps, Scale).
 
 %% @doc Returns the median.
 -spec median([integer(), ...]) -> integer().
-median(Values) ->
-    hd(quantiles([0.5], Values)).
+median(Values) -> hd(quantiles([0.5], Values)).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -76,9 +67,7 @@ long_test() ->
     ?assertEqual(Answer, quantiles([0.1, 0.5, 0.95], lists:reverse(Values))),
     [?assert(abs(Got - Want * Want) =< 9000000 div 4096 + 1) || {Got, Want} <- lists:zip(Answer, [300, 1500, 2850])].
 
-sums_test() ->
-    ?assertEqual({4, 4, 46, -4, 5}, sums([1, -4, 2, 5])).
+sums_test() -> ?assertEqual({4, 4, 46, -4, 5}, sums([1, -4, 2, 5])).
 
-all_equal_test() ->
-    ?assertEqual(9, median(lists:duplicate(1000, 9))).
+all_equal_test() -> ?assertEqual(9, median(lists:duplicate(1000, 9))).
 -endif.
