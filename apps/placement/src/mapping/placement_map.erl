@@ -94,18 +94,14 @@ when_all(Is, Values, Expected) ->
 %% @doc Returns the pairs of a graph, sorted. Both orders of a pair count as the same pair, and the weights of repeated
 %% pairs are added. Throws an error that {@link format_error/1} can format.
 -spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
-pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
+pairs(Graph) when is_map(Graph) ->
+    _ = [throw({bad_graph, Entry, "{Process, Process} => Weight"}) || {Key, _} = Entry <- maps:to_list(Graph), not is_tuple(Key) orelse tuple_size(Key) =/= 2],
+    pairs([{A, B, Weight} || {{A, B}, Weight} <- maps:to_list(Graph)]);
 pairs(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
 pairs(Graph) -> throw({bad_graph, Graph, "a list of {Process, Process, Weight}, or a map of {Process, Process} to weights"}).
 
-edge({A, B}, Weight) -> {A, B, Weight};
-edge(Key, Weight) -> throw({bad_graph, {Key, Weight}, "{Process, Process} => Weight"}).
-
-ordered({A, B, Weight}) when is_number(Weight), Weight >= 0 ->
-    case A =< B of
-        true -> {A, B, Weight};
-        false -> {B, A, Weight}
-    end;
+ordered({A, B, Weight}) when is_number(Weight), Weight >= 0, A =< B -> {A, B, Weight};
+ordered({A, B, Weight}) when is_number(Weight), Weight >= 0 -> {B, A, Weight};
 ordered(Other) -> throw({bad_graph, Other, "{Process, Process, Weight} with a weight from 0"}).
 
 summed([{A, B, One}, {A, B, Other} | Rest]) -> summed([{A, B, One + Other} | Rest]);
@@ -114,17 +110,11 @@ summed([]) -> [].
 
 process_loads(Setting, Weights) ->
     Given = case Setting of
-                #{processes := Processes} when is_list(Processes) -> maps:from_list([{Process, 1} || Process <- Processes]);
+                #{processes := Processes} when is_list(Processes) -> maps:from_keys(Processes, 1);
                 #{processes := Processes} -> Processes;
                 #{} -> #{}
             end,
-    lists:foldl(fun({A, B, _}, Acc) -> with(A, with(B, Acc)) end, Given, Weights).
-
-with(Process, Loads) ->
-    case Loads of
-        #{Process := _} -> Loads;
-        #{} -> Loads#{Process => 1}
-    end.
+    maps:merge(maps:from_keys([Process || {A, B, _} <- Weights, Process <- [A, B]], 1), Given).
 
 %% The capacities are in the order of the nodes.
 capacity(#{nodes := Nodes} = Setting, Load) ->
@@ -154,9 +144,8 @@ mapped(Weights, ProcessLoads, Capacity, Tree, #{nodes := Nodes, distances := Kin
         Vertex -> throw({does_not_fit, lists:nth(Vertex, Names)})
     end,
     Places = maps:from_list(lists:zip(Names, [element(Block, ByNumber) || Block <- Blocks])),
-    Empty = maps:from_list([{Node, 0} || Node <- Nodes]),
-    #{places => Places, cost => cost(Weights, Places, Tree, Kind),
-      loads => maps:fold(fun(Name, Node, Acc) -> maps:update_with(Node, fun(Sum) -> Sum + maps:get(Name, ProcessLoads) end, Acc) end, Empty, Places)}.
+    Loads = maps:fold(fun(Name, Node, Acc) -> maps:update_with(Node, fun(Sum) -> Sum + map_get(Name, ProcessLoads) end, Acc) end, maps:from_keys(Nodes, 0), Places),
+    #{places => Places, cost => cost(Weights, Places, Tree, Kind), loads => Loads}.
 
 %% @doc Returns the sum of weight times distance over all pairs. `Places' must contain both processes of each pair.
 -spec cost(graph(), Places :: #{name() => node()}, placement_tree:tree(), tree | latency | [number()]) -> number().
@@ -261,7 +250,7 @@ once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
     ok = fitted(Graph, Blocks, Most, Distances),
     ok = placement_map_refine:refined(Graph, Blocks, Most, Distances, ?PASSES),
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
-    {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
+    {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:enumerate(Found)])}, Found}.
 
 %% Traffic between the root's children costs most, so the cuts between these are made several times and the best result
 %% is used. After the first cut both sides continue concurrently. Each side's random number generator is seeded from its
@@ -269,30 +258,23 @@ once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
 multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
 multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
-    _ = rand:seed(exsss, erlang:phash2({Seed, first(Part), length(Vertices)}, 1 bsl 32)),
+    _ = rand:seed(exsss, erlang:phash2({Seed, hd(blocks(Part)), length(Vertices)}, 1 bsl 32)),
     {One, Other} = halves(Part, Most),
     Load = lists:sum(tuple_to_list(Loads)),
     {InOne, InOther} = placement_map_bisect:sides(Graph, bound(Fill, Load, One, Other, Part, Most), bound(Fill, Load, Other, One, Part, Most), Tries),
     Names = list_to_tuple(Vertices),
     Left = fun() -> multisected(placement_map_graph:part(Graph, InOne), [element(V, Names) || V <- InOne], One, Most, How, Blocks) end,
     Right = fun() -> multisected(placement_map_graph:part(Graph, InOther), [element(V, Names) || V <- InOther], Other, Most, How, Blocks) end,
-    case length(Vertices) =:= atomics_size(Blocks) andalso length(Vertices) > ?LARGE of
+    case length(Vertices) =:= map_get(size, atomics:info(Blocks)) andalso length(Vertices) > ?LARGE of
         true -> beside(Left, Right);
         false -> Left(), Right()
     end.
-
-atomics_size(Atomics) ->
-    #{size := Size} = atomics:info(Atomics),
-    Size.
 
 beside(Here, There) ->
     {Pid, Monitor} = helper(There),
     ok = Here(),
     {result, ok} = receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end,
     ok.
-
-first([Part | _]) -> first(Part);
-first(Block) -> Block.
 
 halves(Parts, Most) ->
     Half = capacity_of(Parts, Most) / 2,
@@ -306,11 +288,9 @@ split([Part | Rest], Before, Sum, Half, Most) ->
         false -> split(Rest, [Part | Before], Sum + Own, Half, Most)
     end.
 
-capacity_of(Parts, Most) when is_list(Parts) -> lists:sum([capacity_of(Part, Most) || Part <- Parts]);
-capacity_of(Block, Most) -> element(Block, Most).
+capacity_of(Part, Most) -> lists:sum([element(Block, Most) || Block <- blocks(Part)]).
 
-count(Parts) when is_list(Parts) -> lists:sum([count(Part) || Part <- Parts]);
-count(_) -> 1.
+blocks(Part) -> lists:flatten([Part]).
 
 %% Each cut may use only part of the spare capacity, so that some remains for the last cuts.
 bound(filled, Load, Own, _, _, Most) ->
@@ -320,7 +300,7 @@ bound(even, Load, Own, Other, Part, Most) ->
     Capacity = capacity_of(Own, Most),
     All = max(1, Capacity + capacity_of(Other, Most)),
     Target = Load * Capacity / All,
-    Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(count(Part)))),
+    Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(length(blocks(Part))))),
     {Target, min(Capacity, max(ceil(Target), trunc(Target * Slack)))}.
 
 %% If processes have different loads, some nodes may be overloaded after the cuts. The excess processes are then moved to
@@ -366,10 +346,7 @@ cost_at([], _, _, Sum) -> Sum.
 
 misfit(Blocks, {_, Loads}, Most) ->
     Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
-    case [V || {V, Block} <- lists:zip(lists:seq(1, length(Blocks)), Blocks), maps:get(Block, Full) > element(Block, Most)] of
-        [] -> none;
-        [V | _] -> V
-    end.
+    hd([V || {V, Block} <- lists:enumerate(Blocks), maps:get(Block, Full) > element(Block, Most)] ++ [none]).
 
 %% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().

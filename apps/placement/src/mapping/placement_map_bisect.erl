@@ -25,22 +25,14 @@ once(Graph, MaxLoad, Bounds) ->
     {Coarsest, Levels} = placement_map_graph:levels(Graph, ?COARSEST, MaxLoad),
     lists:foldl(fun({Finer, Coarse}, {_, Above}) ->
                         Sides = atomics:new(placement_map_graph:size(Finer), []),
-                        ok = each(placement_map_graph:size(Finer), fun(V) -> atomics:put(Sides, V, atomics:get(Above, element(V, Coarse))) end),
+                        ok = lists:foreach(fun({V, Merged}) -> atomics:put(Sides, V, atomics:get(Above, Merged)) end, lists:enumerate(tuple_to_list(Coarse))),
                         {refined(Finer, Sides, Bounds), Sides}
-                end, best_of(?TRIES, Coarsest, Bounds), Levels).
-
-each(0, _) -> ok;
-each(V, Do) ->
-    ok = Do(V),
-    each(V - 1, Do).
-
-best_of(Tries, Graph, Bounds) ->
-    hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
+                end, hd(lists:keysort(1, [grown(Coarsest, Bounds) || _ <- lists:seq(1, ?TRIES)])), Levels).
 
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),
-    ok = each(Count, fun(V) -> atomics:put(Sides, V, 1) end),
+    ok = lists:foreach(fun(V) -> atomics:put(Sides, V, 1) end, lists:seq(1, Count)),
     {Gains, _, _} = gains(Graph, Sides),
     Order = placement_map_graph:sorted_at_random(Count),
     ok = grow(Order, placement_map_heap:empty(), 0, Target, Graph, Sides, Gains),
@@ -161,13 +153,13 @@ filled([V | Rest], Sides, Gains, Heap0, Heap1) ->
     end;
 filled([], _, _, Heap0, Heap1) -> {Heap0, Heap1}.
 
-undone([V | Rest], Arcs, Sides, Gains) ->
-    From = atomics:get(Sides, V),
-    ok = atomics:put(Sides, V, 1 - From),
-    ok = atomics:put(Gains, V, -atomics:get(Gains, V)),
-    ok = moved_back(element(V, Arcs), From, Sides, Gains),
-    undone(Rest, Arcs, Sides, Gains);
-undone([], _, _, _) -> ok.
+undone(Undo, Arcs, Sides, Gains) ->
+    lists:foreach(fun(V) ->
+                          From = atomics:get(Sides, V),
+                          ok = atomics:put(Sides, V, 1 - From),
+                          ok = atomics:put(Gains, V, -atomics:get(Gains, V)),
+                          moved_back(element(V, Arcs), From, Sides, Gains)
+                  end, Undo).
 
 moved_back([U, Weight | Rest], From, Sides, Gains) ->
     ok = case atomics:get(Sides, U) of

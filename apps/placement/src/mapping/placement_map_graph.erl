@@ -35,8 +35,7 @@ scale(Numbers, Largest, Most) ->
 
 %% @doc Returns the numbers 1 to N in random order, using the random number state of the process.
 -spec sorted_at_random(non_neg_integer()) -> [pos_integer()].
-sorted_at_random(Count) ->
-    [V || {_, V} <- lists:sort([{rand:uniform(1 bsl 30), V} || V <- lists:seq(1, Count)])].
+sorted_at_random(Count) -> [V || {_, V} <- lists:sort([{rand:uniform(1 bsl 30), V} || V <- lists:seq(1, Count)])].
 
 %% @doc Coarsens a graph until it has at most `Most' vertices or no longer shrinks. Returns the coarsest graph, and the
 %% levels from coarsest to finest.

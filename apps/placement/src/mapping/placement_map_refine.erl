@@ -18,9 +18,10 @@ refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
     Count = tuple_size(Arcs),
     Context = #context{arcs = Arcs, loads = Loads, blocks = Blocks, full = loads(Graph, Blocks, tuple_size(Most)), most = Most, distances = Distances,
                        locked = atomics:new(max(1, Count), []), patience = 200 + Count div 20},
-    Heap = initial(Count, Context, placement_map_heap:empty()),
-    {Gain, Undo} = pass(Heap, members(Count, Blocks, #{}), 0, 0, [], 0, Context),
-    ok = undone(Undo, Blocks),
+    Heap = lists:foldr(fun(V, Above) -> pushed(V, any, Context, Above) end, placement_map_heap:empty(), lists:seq(1, Count)),
+    Members = maps:groups_from_list(fun(V) -> atomics:get(Blocks, V) end, lists:seq(1, Count)),
+    {Gain, Undo} = pass(Heap, Members, 0, 0, [], 0, Context),
+    ok = lists:foreach(fun({V, Block}) -> atomics:put(Blocks, V, Block) end, Undo),
     case Gain > 0 andalso Passes > 1 of
         true -> refined(Graph, Blocks, Most, Distances, Passes - 1);
         false -> ok
@@ -30,16 +31,8 @@ refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
 -spec loads(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Count :: pos_integer()) -> atomics:atomics_ref().
 loads({_, Loads}, Blocks, Count) ->
     Full = atomics:new(Count, []),
-    _ = lists:foldl(fun(Load, V) -> ok = atomics:add(Full, atomics:get(Blocks, V), Load), V + 1 end, 1, tuple_to_list(Loads)),
+    ok = lists:foreach(fun({V, Load}) -> atomics:add(Full, atomics:get(Blocks, V), Load) end, lists:enumerate(tuple_to_list(Loads))),
     Full.
-
-members(0, _, Members) -> Members;
-members(V, Blocks, Members) ->
-    Block = atomics:get(Blocks, V),
-    members(V - 1, Blocks, case Members of #{Block := Others} -> Members#{Block := [V | Others]}; #{} -> Members#{Block => [V]} end).
-
-initial(0, _, Heap) -> Heap;
-initial(V, Context, Heap) -> initial(V - 1, Context, pushed(V, any, Context, Heap)).
 
 pushed(V, How, Context, Heap) ->
     case best(V, How, Context) of
@@ -172,8 +165,3 @@ gain([U, Weight | Rest], Blocks, Here, There, V, Apart, Sum) ->
     Block = atomics:get(Blocks, U),
     gain(Rest, Blocks, Here, There, V, Apart, Sum + Weight * (placement_map_distances:to(Block, Here) - placement_map_distances:to(Block, There)));
 gain([], _, _, _, _, _, Sum) -> Sum.
-
-undone([{V, Block} | Rest], Blocks) ->
-    ok = atomics:put(Blocks, V, Block),
-    undone(Rest, Blocks);
-undone([], _) -> ok.

@@ -28,8 +28,8 @@
 observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), length(Pids) >= 0 ->
     case [Other || Other <- Pids, not is_pid(Other)] of
         [] ->
-            ByNode = maps:to_list(lists:foldl(fun(Pid, Acc) -> maps:update_with(node(Pid), fun(Others) -> [Pid | Others] end, [Pid], Acc) end, #{}, lists:usort(Pids))),
-            Asked = [{Own, erpc:send_request(Node, ?MODULE, local, [Own, Ms])} || {Node, Own} <- ByNode],
+            ByNode = maps:groups_from_list(fun erlang:node/1, lists:usort(Pids)),
+            Asked = [{Own, erpc:send_request(Node, ?MODULE, local, [Own, Ms])} || {Node, Own} <- maps:to_list(ByNode)],
             End = erlang:monotonic_time(millisecond) + Ms + ?GRACE_MS,
             Answers = [answer(Own, Request, max(0, End - erlang:monotonic_time(millisecond))) || {Own, Request} <- Asked],
             {ok, graph(Pids, Answers),
@@ -42,8 +42,7 @@ observe(Pids, _) -> {error, {bad_pids, Pids}}.
 %% @doc Returns up to `Count' processes of each node: those with the most reductions so far, except for the processes of
 %% OTP and of this application. Nodes that do not answer are left out.
 -spec busiest([node()], Count :: pos_integer()) -> [pid()].
-busiest(Nodes, Count) ->
-    lists:append([Pids || {ok, Pids} <- erpc:multicall(Nodes, ?MODULE, local_busiest, [Count], ?GRACE_MS)]).
+busiest(Nodes, Count) -> lists:append([Pids || {ok, Pids} <- erpc:multicall(Nodes, ?MODULE, local_busiest, [Count], ?GRACE_MS)]).
 
 %% @private
 -spec local_busiest(pos_integer()) -> [pid()].
@@ -72,7 +71,7 @@ answer(Own, Request, Ms) ->
 %% count.
 graph(Pids, Answers) ->
     Names = maps:from_list(lists:append([Named || {_, Named, _, _} <- Answers])),
-    Wanted = maps:from_list([{Pid, true} || Pid <- Pids]),
+    Wanted = maps:from_keys(Pids, true),
     Sums = lists:foldl(fun({{From, To}, Bytes}, Acc) ->
                                Pid = maps:get(To, Names, To),
                                case is_map_key(Pid, Wanted) andalso Pid =/= From of
@@ -132,8 +131,7 @@ switched_on(Pid) ->
             end
     end.
 
-switched_off(Pids) ->
-    lists:foreach(fun(Pid) -> try erlang:trace(Pid, false, [send]) catch error:badarg -> 0 end end, Pids).
+switched_off(Pids) -> lists:foreach(fun(Pid) -> try erlang:trace(Pid, false, [send]) catch error:badarg -> 0 end end, Pids).
 
 window(_, _, Sent, Number) when Number >= ?MOST -> {Sent, Number};
 window(End, Monitor, Sent, Number) ->

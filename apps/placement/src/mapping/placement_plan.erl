@@ -56,8 +56,7 @@ planned(Tree, #{fan_out := FanOut} = Setting) ->
 
 %% Puts the largest group first, because the master and the submasters run in the first of their parts.
 largest_first(Children) ->
-    [Child || {_, _, Child} <- lists:sort([{-length(placement_tree:members(Child)), N, Child}
-                                           || {N, Child} <- lists:zip(lists:seq(1, length(Children)), Children)])].
+    [Child || {_, Child} <- lists:keysort(1, [{-length(placement_tree:members(Child)), Child} || Child <- Children])].
 
 %% Returns the children of a vertex's process: workers and submasters.
 units({leaf, Node}, #{workers := Workers}) ->
@@ -93,24 +92,17 @@ narrowed(Units, FanOut, Master) ->
 %% Returns the first node below that may run a submaster. If there is none, returns the permitted node that is nearest to
 %% the first node below.
 host(Units, #{submasters := Submasters, tree := Tree}) ->
-    Below = lists:append([all_nodes(Unit) || Unit <- Units]),
+    Below = [Node || Unit <- Units, {_, Node} <- to_list(Unit)],
     case [Node || Node <- Below, is_map_key(Node, Submasters)] of
         [Node | _] -> Node;
         [] ->
-            [{_, Node} | _] = lists:sort([{distance(Tree, hd(Below), Node), Node} || Node <- maps:keys(Submasters)]),
-            Node
+            {_, Nearest} = lists:min([{placement_tree:distance(Tree, hd(Below), Node), Node} || Node <- maps:keys(Submasters)]),
+            Nearest
     end.
-
-distance(Tree, One, Other) ->
-    {ok, Distance} = placement_tree:distance(Tree, One, Other),
-    Distance.
-
-all_nodes(Process) -> [Node || {_, Node} <- to_list(Process)].
 
 %% @doc Returns the role and the node of every process, starting with the root.
 -spec to_list(process()) -> [{role(), node()}].
-to_list({Role, Node, Children}) ->
-    [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
+to_list({Role, Node, Children}) -> [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
 
 %% @doc Returns the nodes on the path from the master to each worker.
 -spec paths(process()) -> [[node()]].
@@ -120,8 +112,7 @@ paths({_, Node, Children}) -> [[Node | Path] || Child <- Children, Path <- paths
 %% @doc Counts how often the path to each worker crosses each level of the network (the root is level 0), and returns
 %% the largest count.
 -spec crossings(placement_tree:tree(), process()) -> non_neg_integer().
-crossings(Tree, Process) ->
-    lists:max([0 | [most_often(levels(Tree, Path)) || Path <- paths(Process)]]).
+crossings(Tree, Process) -> lists:max([0 | [most_often(levels(Tree, Path)) || Path <- paths(Process)]]).
 
 levels(Tree, [One, Other | Path]) ->
     case placement_tree:shared(Tree, One, Other) of
@@ -130,8 +121,7 @@ levels(Tree, [One, Other | Path]) ->
     end;
 levels(_, _) -> [].
 
-most_often(Levels) ->
-    lists:max([0 | [length([L || L <- Levels, L =:= Level]) || Level <- lists:usort(Levels)]]).
+most_often(Levels) -> lists:max([0 | [length([L || L <- Levels, L =:= Level]) || Level <- lists:usort(Levels)]]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
