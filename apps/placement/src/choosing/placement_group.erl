@@ -42,8 +42,7 @@
 
 -record(state, {clock :: non_neg_integer(),
                 began :: non_neg_integer(), %% this node knows all names that it has registered since then
-                watched = #{} :: #{{group(), Name :: term()} => reference()},
-                monitors = #{} :: #{reference() => {group(), Name :: term()}},
+                watched = #{} :: #{{group(), Name :: term()} => reference()}, %% monitors
                 buried = [] :: [buried()]}). %% the groups that this node had left by the time of the last check
 -type buried() :: {group(), state_of_group()}.
 
@@ -218,8 +217,7 @@ handle_call({unregister, Group, Name, Pid}, _, State) ->
         Pid -> {reply, ok, with_name(Group, Name, none, State)};
         _ -> {reply, ok, State}
     end;
-handle_call(Other, _, State) ->
-    {reply, {error, {unknown_request, Other}}, State}.
+handle_call(Other, _, State) -> {reply, {error, {unknown_request, Other}}, State}.
 
 in_group(Group, Fun, State) ->
     Known = known(Group),
@@ -247,18 +245,16 @@ handle_info({nodeup, Node, _}, State) ->
     All = ets:tab2list(?GROUPS),
     _ = [tell([Node], Group, Known) || {Group, #{members := Members} = Known} <- All, is_map_key(Node, Members)],
     {noreply, lists:foldl(fun({Group, Known}, Acc) -> watching(Group, ?NOTHING, Known, Acc) end, State, All)};
-handle_info({'DOWN', Monitor, process, Pid, Reason}, #state{monitors = Monitors, watched = Watched} = State) ->
-    case maps:take(Monitor, Monitors) of
-        {{Group, Name} = Key, Rest} ->
-            Left = State#state{monitors = Rest, watched = maps:remove(Key, Watched)},
-            case Reason of
-                %% The process may still be alive, and its node may even be connected again by now.
-                noconnection -> {noreply, watched(Group, Name, Pid, Left)};
-                _ ->
-                    ok = ended(Group, Name, Pid),
-                    {noreply, Left}
-            end;
-        error -> {noreply, State}
+handle_info({{watched, Group, Name}, _, process, Pid, Reason}, #state{watched = Watched} = State) ->
+    Left = State#state{watched = maps:remove({Group, Name}, Watched)},
+    case {Reason, known(Group)} of
+        %% The process may still be alive, and its node may even be connected again by now.
+        {noconnection, _} -> {noreply, watched(Group, Name, Pid, Left)};
+        %% Does not inform the other members, because each of them notices the exit itself.
+        {_, #{names := #{Name := {_, Pid}} = Names} = Known} ->
+            true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
+            {noreply, Left};
+        _ -> {noreply, Left}
     end;
 handle_info(check, State) ->
     _ = erlang:send_after(?CHECK_MS, self(), check),
@@ -268,7 +264,7 @@ handle_info(check, State) ->
     {noreply, State};
 handle_info(forget, #state{buried = Before} = State) ->
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
-    Now = buried(ets:tab2list(?GROUPS)),
+    Now = [Left || {_, Known} = Left <- ets:tab2list(?GROUPS), not is_in(node(), Known)],
     Old = [Buried || Buried <- Before, lists:member(Buried, Now)],
     _ = [ets:delete(?GROUPS, Group) || {Group, _} <- Old],
     {noreply, State#state{buried = Now -- Old}};
@@ -324,15 +320,12 @@ later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
 
 %% Returns the names of processes on this node that have been removed here but that the other node still has.
-taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
-    case is_in(node(), Known) of
+taken(#{names := Names}, #{names := Mine} = Own, #state{began = Began}) ->
+    case is_in(node(), Own) of
         true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
-                                                         is_pid(Pid), node(Pid) =:= node(), Count > Began, is_older(maps:get(Name, Mine, none), Stamp)]);
+                                                         is_pid(Pid), node(Pid) =:= node(), Count > Began, {Now, _} <- [maps:get(Name, Mine, {0, none})], Now < Stamp]);
         false -> #{}
     end.
-
-is_older(none, _) -> true;
-is_older({Mine, _}, Stamp) -> Mine < Stamp.
 
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
@@ -358,35 +351,20 @@ watching(Group, #{names := Before}, #{names := After}, State) ->
     Left = lists:foldl(fun(Name, Acc) -> unwatched(Group, Name, Acc) end, State, Gone),
     lists:foldl(fun({Name, Pid}, Acc) -> watched(Group, Name, Pid, Acc) end, Left, Come).
 
-watched(Group, Name, Pid, #state{watched = Watched, monitors = Monitors} = State) ->
-    Key = {Group, Name},
+watched(Group, Name, Pid, #state{watched = Watched} = State) ->
     %% A monitor would connect to the node.
-    case not is_map_key(Key, Watched) andalso is_connected(Pid) of
-        true ->
-            Monitor = monitor(process, Pid),
-            State#state{watched = Watched#{Key => Monitor}, monitors = Monitors#{Monitor => Key}};
+    case not is_map_key({Group, Name}, Watched) andalso is_connected(Pid) of
+        true -> State#state{watched = Watched#{{Group, Name} => monitor(process, Pid, [{tag, {watched, Group, Name}}])}};
         false -> State
     end.
 
-unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) ->
+unwatched(Group, Name, #state{watched = Watched} = State) ->
     case maps:take({Group, Name}, Watched) of
         {Monitor, Rest} ->
             true = demonitor(Monitor, [flush]),
-            State#state{watched = Rest, monitors = maps:remove(Monitor, Monitors)};
+            State#state{watched = Rest};
         error -> State
     end.
-
-%% Does not inform the other members, because each of them notices the exit itself.
-ended(Group, Name, Pid) ->
-    case known(Group) of
-        #{names := #{Name := {_, Pid}} = Names} = Known ->
-            true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
-            ok;
-        _ -> ok
-    end.
-
--spec buried([{group(), state_of_group()}]) -> [buried()].
-buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -422,10 +400,4 @@ taken_test() ->
     %% The name is removed in whichever order the two messages arrive, and a name that was registered later remains.
     [?assertEqual({{5, Here}, none}, later(A, B)) || {A, B} <- [{Given(5), {{5, Here}, none}}, {{{5, Here}, none}, Given(5)}]],
     ?assertEqual(Given(6), later(Given(6), {{5, Here}, none})).
-
-buried_test() ->
-    Here = node(),
-    In = #{members => #{Here => {{1, a}, in}}, names => #{}},
-    Out = #{members => #{Here => {{4, a}, out}}, names => #{}},
-    ?assertEqual([{two, Out}], buried([{one, In}, {two, Out}])).
 -endif.
