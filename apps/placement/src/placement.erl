@@ -57,12 +57,8 @@ with(Predicate, More) -> More#{require => Predicate}.
 %% @doc Returns whether each node satisfies each constraint, and the values on which this is based.
 -spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
 explain(Nodes, Query) ->
-    case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
-        {{error, Text}, _} -> {error, {bad_query, unicode:characters_to_list(Text)}};
-        {_, {error, Text}} -> {error, {bad_nodes, Text}};
-        {_, {ok, []}} -> {error, {bad_nodes, "the list of nodes is empty"}};
-        {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan#{n := all}))}
-    end.
+    Reports = fun(Plan, Found, _) -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan#{n := all}))} end,
+    placement_choose:with_plan(Nodes, Query, Reports).
 
 %% @doc Returns every constraint that keeps the node from being chosen among all connected nodes.
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
@@ -117,8 +113,11 @@ node_for(Key, Nodes, Weight) ->
 -spec reserve(node(), placement_lease:claims(), #{ttl => pos_integer(), timeout => pos_integer(), require => placement_pred:predicate()}) ->
           {ok, lease()} | {error, {bad_query, string()} | placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Options) ->
-    case placement_pred:compile(maps:get(require, Options, [])) of
-        {ok, Compiled} -> placement_lease:reserve(Node, Claims, placement_pred:at_target(Compiled), Options);
+    with_predicate(maps:get(require, Options, []), fun(Require) -> placement_lease:reserve(Node, Claims, Require, Options) end).
+
+with_predicate(Predicate, Fun) ->
+    case placement_pred:compile(Predicate) of
+        {ok, Compiled} -> Fun(placement_pred:at_target(Compiled));
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
@@ -128,10 +127,7 @@ reserve(Node, Claims, Options) ->
           {ok, [lease()]} | {error, {bad_query, string()} | placement_lease:bad_claim()
                                     | [{node(), placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
-    case placement_pred:compile(Require) of
-        {ok, Compiled} -> placement_lease:reserve_all(Wanted, placement_pred:at_target(Compiled), Options);
-        {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
-    end.
+    with_predicate(Require, fun(Checked) -> placement_lease:reserve_all(Wanted, Checked, Options) end).
 
 %% @doc Releases a lease. It is not an error if the lease has already ended.
 -spec release(lease()) -> ok.

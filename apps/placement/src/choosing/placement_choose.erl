@@ -7,7 +7,7 @@
 %% not answer count as unknown, not as unsuitable.
 -module(placement_choose).
 
--export([choose/2, ranked/2, ranked/3, placed/2, snapshot/2, feasible/2, candidates/1]).
+-export([choose/2, ranked/2, ranked/3, with_plan/3, placed/2, snapshot/2, feasible/2, candidates/1]).
 
 -export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
 
@@ -54,6 +54,8 @@ ranked(Nodes, {Query, Count}, Running) ->
         end
     end).
 
+%% @doc Calls the function with the plan of a query, the candidates, and the time in microseconds.
+-spec with_plan(nodes_spec(), placement_query:query(), fun((placement_query:plan(), [node(), ...], Us :: integer()) -> Result)) -> Result | {error, error()}.
 with_plan(Spec, Query, Fun) ->
     Began = erlang:monotonic_time(microsecond),
     case placement_query:compile(Query) of
@@ -129,18 +131,31 @@ without({unknown, _} = Unknown, _) -> Unknown.
 
 %% Returns the nodes on which processes of a group run, or, for the name of an attribute, the nodes on which the attribute
 %% is `true' or above 0.
-hosts({group, Group}, _, Plan) ->
+hosts(Name, Views, _) when is_atom(Name) -> {ok, [Node || {Node, _} <- counted_by(Name, Views)]};
+hosts(Group, _, Plan) ->
+    case nodes_of_group(Group, Plan) of
+        {ok, Nodes} -> {ok, lists:usort(Nodes)};
+        {error, no_such_group} = Error -> Error
+    end.
+
+counted_by(Name, Views) ->
+    [{Node, case Value of true -> 1; _ -> Value end} || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views),
+                                                        Value =:= true orelse is_number(Value) andalso Value > 0].
+
+%% Returns the node of each process of a group.
+nodes_of_group({group, Group}, Plan) ->
     case placement_group:members(Group) of
-        {ok, _} -> {ok, nodes_but([Pid || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan)};
+        {ok, _} -> {ok, nodes_of_pids([Pid || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan)};
         {error, no_such_group} = Error -> Error
     end;
-hosts({pg, Scope, Group}, _, Plan) ->
+nodes_of_group({pg, Scope, Group}, Plan) ->
     case whereis(Scope) of
         undefined -> {error, no_such_group};
-        _ -> {ok, nodes_but(pg:get_members(Scope, Group), Plan)}
-    end;
-hosts(Name, Views, _) ->
-    {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
+        _ -> {ok, nodes_of_pids(pg:get_members(Scope, Group), Plan)}
+    end.
+
+nodes_of_pids(Pids, #{without := Without}) -> [node(Pid) || Pid <- Pids, not placement_family:is_in(Pid, Without)];
+nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
 
 %% Returns how many of the processes that the spread counts are already running on each node.
 running(#{spread := none}, _) -> #{};
@@ -155,28 +170,13 @@ running(#{count := {children, Scope}} = Plan, Views) ->
             end;
         #{} -> Counts
     end;
-running(#{count := {group, Group}} = Plan, _) ->
-    Names = case placement_group:members(Group) of
-                {ok, _} -> placement_group:names(Group);
-                {error, no_such_group} -> []
-            end,
-    counts(nodes_of_pids([Pid || Name <- Names, Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan));
-running(#{count := {pg, Scope, Group}} = Plan, _) ->
-    case whereis(Scope) of
-        undefined -> #{};
-        _ -> counts(nodes_of_pids(pg:get_members(Scope, Group), Plan))
+running(#{count := Name}, Views) when is_atom(Name) -> maps:from_list(counted_by(Name, Views));
+running(#{count := Group} = Plan, _) ->
+    case nodes_of_group(Group, Plan) of
+        {ok, Nodes} -> lists:foldl(fun counted/2, #{}, Nodes);
+        {error, no_such_group} -> #{}
     end;
-running(#{count := Name}, Views) ->
-    maps:from_list([{Node, case Value of true -> 1; _ -> Value end} || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views),
-                                                                        Value =:= true orelse is_number(Value) andalso Value > 0]);
 running(_, _) -> #{}.
-
-counts(Nodes) -> lists:foldl(fun counted/2, #{}, Nodes).
-
-nodes_of_pids(Pids, #{without := Without}) -> [node(Pid) || Pid <- Pids, not placement_family:is_in(Pid, Without)];
-nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
-
-nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
 %% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If no node gets a later
 %% request, each node must answer at least one request now, because a node that is down must not be chosen.
@@ -198,7 +198,7 @@ is_asked_later(#{policy := Policy}) -> placement_policy:is_live(Policy).
           {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
 feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
     Suitable = fulfilling(Require, [Context || #{view := #{status := Status}} = Context <- Contexts, Status =:= ok orelse is_asked_later(Plan),
-                                               is_tolerated(Tolerance, Context)]),
+                                               placement_pred:are_true(Tolerance, Context)]),
     Steps = lists:reverse(steps(Order, [{Suitable, Order}])),
     Enough = [Step || {Nodes, _} = Step <- Steps, length(Nodes) >= Min],
     case {Enough, OnConflict} of
@@ -207,8 +207,6 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
         _ -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}}
     end.
 
-is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
-
 %% Each step contains the remaining nodes and the predicates of `order' that it has not applied; each applies one more.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
@@ -216,14 +214,9 @@ steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes
 %% Keywords such as `low' compare the nodes that satisfy all other predicates.
 fulfilling(Compiled, Contexts) ->
     {Relative, Absolute} = lists:partition(fun placement_pred:is_relative/1, placement_pred:conjuncts(Compiled)),
-    Candidates = [Context || Context <- Contexts, lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Absolute)],
-    case Relative of
-        [] -> Candidates;
-        _ ->
-            Thresholds = placement_pred:thresholds(Compiled, Candidates),
-            [Context || Context <- Candidates,
-                        lists:all(fun(P) -> placement_pred:evaluate(P, Context#{thresholds => Thresholds}) =:= true end, Relative)]
-    end.
+    Candidates = [Context || Context <- Contexts, placement_pred:are_true(Absolute, Context)],
+    Thresholds = placement_pred:thresholds(Compiled, Candidates),
+    [Context || Context <- Candidates, placement_pred:are_true(Relative, Context#{thresholds => Thresholds})].
 
 %%% Picking
 
@@ -263,7 +256,7 @@ named(Place, _) -> Place.
 
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
-taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
+taken(#{n := all, spread := none}, Feasible, _) -> nodes_of(Feasible);
 %% With `n => all' the attributes in `prefer' were not requested, so if a spread does not allow all nodes, they are
 %% picked at random.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
@@ -271,14 +264,10 @@ taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasibl
 taken(Plan, Feasible, Snapshot) ->
     Places = places(Plan, Feasible, Snapshot),
     Before = in_places(Plan, Snapshot),
-    case {open_places(Plan, Places, Before), Plan} of
-        {Places, _} -> taken(Places, Places, Before, Plan, Snapshot);
-        {Open, #{spread := {_, _, hard}}} -> taken(Open, Places, Before, Plan, Snapshot);
-        {Open, #{spread := {_, _, soft}}} ->
-            case taken(Open, Places, Before, Plan, Snapshot) of
-                [] -> taken(Places, Places, Before, Plan, Snapshot);
-                Taken -> Taken
-            end
+    Open = open_places(Plan, Places, Before),
+    case {taken(Open, Places, Before, Plan, Snapshot), Plan} of
+        {[], #{spread := {_, _, soft}}} when Open =/= Places -> taken(Places, Places, Before, Plan, Snapshot);
+        {Taken, _} -> Taken
     end.
 
 %% Picks nodes only from the open places, but the spread counts all places.
@@ -336,16 +325,13 @@ nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
 %% Predicates that compare nodes with each other are not evaluated again; all others must still be true.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
-    is_tolerated(Tolerance, Context) andalso
-        lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
+    placement_pred:are_true(Tolerance ++ [P || P <- placement_pred:conjuncts(Require), not placement_pred:is_relative(P)], Context).
 
-scored(_, []) -> [];
 scored(#{prefer := Prefer}, Contexts) ->
     Scores = placement_policy:scores([term_values(Term, Contexts) || Term <- Prefer]),
-    Nodes = [Node || #{node := Node} <- Contexts],
     case Scores of
-        [] -> [{Node, 0.0} || Node <- Nodes];
-        _ -> lists:zip(Nodes, Scores)
+        [] -> [{Node, 0.0} || Node <- nodes_of(Contexts)];
+        _ -> lists:zip(nodes_of(Contexts), Scores)
     end.
 
 term_values({Weight, truth, P}, Contexts) ->

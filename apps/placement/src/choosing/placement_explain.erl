@@ -32,17 +32,16 @@
 -spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
 reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) ->
     Parts = parts(Plan, Contexts),
-    Suitable = [Context || Context <- Contexts, all_true([P || P <- placement_pred:conjuncts(Require), not placement_pred:is_relative(P)], Context)],
+    Absolute = [P || P <- placement_pred:conjuncts(Require), not placement_pred:is_relative(P)],
+    Suitable = [Context || Context <- Contexts, placement_pred:are_true(Absolute, Context)],
     Thresholds = lists:foldl(fun(P, Acc) -> maps:merge(placement_pred:thresholds(P, Suitable), Acc) end, #{}, [Require | Order]),
     [report(Context#{thresholds => Thresholds}, Parts) || Context <- Contexts].
 
 %% The tolerance of taints is reported only if a node has taints that the query does not tolerate.
 parts(#{require := Require, tolerance := Tolerance, order := Order}, Contexts) ->
     [{require, P} || P <- placement_pred:conjuncts(Require)]
-        ++ [{require, P} || P <- Tolerance, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([P], C) end, Contexts)]
+        ++ [{require, P} || P <- Tolerance, [C || #{view := #{status := ok}} = C <- Contexts, placement_pred:evaluate(P, C) =/= true] =/= []]
         ++ [{order, P} || P <- Order].
-
-all_true(Parts, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Parts).
 
 report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     Constraints = [#{constraint => placement_pred:source(P), kind => Kind, truth => placement_pred:evaluate(P, Context), details => placement_pred:account(P, Context)}
@@ -60,9 +59,10 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
     Reports = reports(Plan, Snapshot),
     Counted = [[{C, Truth} || #{constraint := C, truth := Truth, kind := Kind} <- All, Kind =:= require orelse OnConflict =:= error] || #{constraints := All} <- Reports],
     Parts = [C || {C, _} <- hd(Counted)],
-    Answering = [{mask(Truths, 1, 0), Report} || {Truths, #{status := Status} = Report} <- lists:zip(Counted, Reports), Status =:= ok orelse Status =:= unasked],
+    Answering = [{lists:sum([1 bsl I || {I, {_, true}} <- lists:enumerate(0, Truths)]), Report}
+                 || {Truths, #{status := Status} = Report} <- lists:zip(Counted, Reports), Status =:= ok orelse Status =:= unasked],
     Masks = [Mask || {Mask, _} <- Answering],
-    Indexed = lists:zip(lists:seq(0, length(Parts) - 1), Parts),
+    Indexed = lists:enumerate(0, Parts),
     Largest = largest(length(Parts), Masks, Min),
     #{wanted => Min, candidates => length(Contexts), feasible => holding(1 bsl length(Parts) - 1, Masks),
       alone => [{P, holding(1 bsl I, Masks), unknowns(P, Counted)} || {I, P} <- Indexed],
@@ -73,10 +73,6 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
       relaxations => relaxations(Indexed, Answering, Min),
       unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok, Status =/= unasked],
       oldest_ms => lists:max([0 | [Age || #{constraints := All} <- Reports, #{details := Details} <- All, {_, _, {value, _, Age}} <- Details]])}.
-
-mask([], _, Mask) -> Mask;
-mask([{_, true} | Rest], Bit, Mask) -> mask(Rest, Bit bsl 1, Mask bor Bit);
-mask([_ | Rest], Bit, Mask) -> mask(Rest, Bit bsl 1, Mask).
 
 holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits]).
 
@@ -105,7 +101,7 @@ relaxations(Indexed, Answering, Min) ->
 relaxed({Name, Op, Constant}, [_ | _] = Values, Min) when is_number(Constant), Op =:= lt orelse Op =:= le orelse Op =:= gt orelse Op =:= ge ->
     Ordered = case Op =:= lt orelse Op =:= le of true -> lists:sort(Values); false -> lists:reverse(lists:sort(Values)) end,
     Weaker = case Op of lt -> le; gt -> ge; _ -> Op end,
-    [{{Name, Op, Constant}, {Name, Weaker, Bound}, count(Weaker, Bound, Values)}
+    [{{Name, Op, Constant}, {Name, Weaker, Bound}, length([Value || Value <- Values, holds(Weaker, Value, Bound)])}
      || Bound <- bounds([Value || Value <- Ordered, not holds(Op, Value, Constant)], Ordered, Min)];
 relaxed(_, _, _) -> [].
 
@@ -116,8 +112,6 @@ bounds([Next | _] = Failing, Ordered, Min) when length(Ordered) >= Min ->
         Enough -> [Next | [Enough || lists:member(Enough, Failing)]]
     end;
 bounds([Next | _], _, _) -> [Next].
-
-count(Op, Bound, Values) -> length([Value || Value <- Values, holds(Op, Value, Bound)]).
 
 holds(lt, Value, Bound) -> Value < Bound;
 holds(le, Value, Bound) -> Value =< Bound;

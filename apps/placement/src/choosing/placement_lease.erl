@@ -39,7 +39,6 @@
                 again = queue:new() :: queue:queue(#request{}),
                 checking_again = none :: none | reference(),
                 granted = 0 :: non_neg_integer(),
-                holders = #{} :: #{reference() => reference()},    %% monitor to lease
                 monitors = #{} :: #{reference() => reference()},   %% lease to monitor
                 taken = #{} :: #{placement_entry:name() => taken()}}).
 
@@ -56,13 +55,10 @@ start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 -spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, lease()} | {error, bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Require, Options) ->
-    case bad_claim(Claims) of
-        none ->
-            case asked([{Node, Claims}], Require, Options) of
-                [{Node, {ok, Lease}}] -> {ok, Lease};
-                [{Node, {error, _} = Error}] -> Error
-            end;
-        Bad -> {error, Bad}
+    case reserve_all([{Node, Claims}], Require, Options) of
+        {ok, [Lease]} -> {ok, Lease};
+        {error, [{Node, Reason}]} -> {error, Reason};
+        {error, {bad_claim, _, _}} = Error -> Error
     end.
 
 %% @doc Requests leases from several nodes in parallel for the calling process, and gets either all of them or none.
@@ -196,8 +192,7 @@ handle_call({hand_over, Reference, Pid}, _, State) when is_pid(Pid), node(Pid) =
             {reply, ok, watched(Reference, Pid, unwatched(Reference, State))};
         [] -> {reply, {error, ended}, State}
     end;
-handle_call(Other, _, State) ->
-    {reply, {error, {unknown_request, Other}}, State}.
+handle_call(Other, _, State) -> {reply, {error, {unknown_request, Other}}, State}.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
@@ -206,13 +201,10 @@ handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({'DOWN', Monitor, process, _, Reason}, #state{checks = Checks, holders = Holders} = State) ->
-    case {Checks, Holders} of
-        {#{Monitor := {Request, Granted}}, _} ->
-            {noreply, checked_again(Monitor, decided(Request, Granted, Reason, State#state{checks = maps:remove(Monitor, Checks)}))};
-        {_, #{Monitor := Reference}} -> {noreply, ended(Reference, State)};
-        _ -> {noreply, State}
-    end;
+handle_info({'DOWN', Monitor, process, _, Reason}, #state{checks = Checks} = State) when is_map_key(Monitor, Checks) ->
+    {{Request, Granted}, Others} = maps:take(Monitor, Checks),
+    {noreply, checked_again(Monitor, decided(Request, Granted, Reason, State#state{checks = Others}))};
+handle_info({{held, Reference}, _, process, _, _}, State) -> {noreply, ended(Reference, State)};
 handle_info({time_is_over, Reference}, State) ->
     Now = erlang:monotonic_time(millisecond),
     case ets:lookup(?LEASES, Reference) of
@@ -318,14 +310,13 @@ ended(Reference, State) ->
         [] -> State
     end.
 
-watched(Reference, Pid, #state{holders = Holders, monitors = Monitors} = State) ->
-    Monitor = monitor(process, Pid),
-    State#state{holders = Holders#{Monitor => Reference}, monitors = Monitors#{Reference => Monitor}}.
+watched(Reference, Pid, #state{monitors = Monitors} = State) ->
+    State#state{monitors = Monitors#{Reference => monitor(process, Pid, [{tag, {held, Reference}}])}}.
 
-unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
+unwatched(Reference, #state{monitors = Monitors} = State) ->
     {Monitor, Others} = maps:take(Reference, Monitors),
     true = demonitor(Monitor, [flush]),
-    State#state{holders = maps:remove(Monitor, Holders), monitors = Others}.
+    State#state{monitors = Others}.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -347,7 +338,7 @@ work(Count) ->
     Left = lists:foldl(fun ended/2, Full, More),
     {reductions, After} = process_info(self(), reductions),
     ?assertEqual({Count, Count}, {taken(slots, Left#state.taken), ets:info(?LEASES, size)}),
-    ?assertMatch(#state{taken = #{}, holders = #{}, monitors = #{}}, lists:foldl(fun ended/2, Left, References)),
+    ?assertMatch(#state{taken = #{}, monitors = #{}}, lists:foldl(fun ended/2, Left, References)),
     true = ets:delete(?LEASES),
     After - Before.
 

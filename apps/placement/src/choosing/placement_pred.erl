@@ -9,7 +9,8 @@
 %% target node.
 -module(placement_pred).
 
--export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1, words/0]).
+-export([compile/1, attributes/1, evaluate/2, are_true/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1,
+         groups/1, affinities/1, neighbours/1, tolerance/1, words/0]).
 
 -export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0, affinity/0]).
 
@@ -62,13 +63,8 @@ compiled({'or', List} = P, Depth) -> {'or', P, several(List, P, Depth)};
 compiled({'not', Inner} = P, Depth) -> {'not', P, compiled(Inner, Depth + 1)};
 compiled(P, _) -> {leaf, P, leaf(P)}.
 
-several(List, P, Depth) ->
-    case is_list(List) andalso catch_length(List) of
-        Number when is_integer(Number) -> [compiled(Inner, Depth + 1) || Inner <- List];
-        _ -> throw({bad, "~0tP: expected a list of predicates", [P, 12]})
-    end.
-
-catch_length(List) -> try length(List) catch error:badarg -> improper end.
+several(List, _, Depth) when length(List) >= 0 -> [compiled(Inner, Depth + 1) || Inner <- List];
+several(_, P, _) -> throw({bad, "~0tP: expected a list of predicates", [P, 12]}).
 
 leaf({dist, same, Level}) when is_integer(Level), Level >= 0 -> {same, Level};
 leaf({dist, Word}) when Word =:= very_near; Word =:= near; Word =:= far; Word =:= very_far; Word =:= anywhere -> {dist, Word};
@@ -178,9 +174,13 @@ of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf)
 %% @doc Evaluates the predicate for the node of the context.
 -spec evaluate(compiled(), context()) -> truth().
 evaluate({'and', _, List}, Context) -> all([evaluate(Inner, Context) || Inner <- List]);
-evaluate({'or', _, List}, Context) -> negated(all([negated(evaluate(Inner, Context)) || Inner <- List]));
+evaluate({'or', _, List}, Context) -> any([evaluate(Inner, Context) || Inner <- List]);
 evaluate({'not', _, Inner}, Context) -> negated(evaluate(Inner, Context));
 evaluate({leaf, _, Leaf}, Context) -> element(1, judged(Leaf, Context)).
+
+%% @doc Returns whether all of these predicates are true for the node of the context.
+-spec are_true([compiled()], context()) -> boolean().
+are_true(Predicates, Context) -> lists:all(fun(P) -> evaluate(P, Context) =:= true end, Predicates).
 
 all(Truths) ->
     case {lists:member(false, Truths), lists:member(unknown, Truths)} of
@@ -188,6 +188,8 @@ all(Truths) ->
         {false, true} -> unknown;
         {false, false} -> true
     end.
+
+any(Truths) -> negated(all([negated(Truth) || Truth <- Truths])).
 
 negated(true) -> false;
 negated(false) -> true;
@@ -235,12 +237,7 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
 
 %% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them.
 is_near(Node, Hosts, Tree) ->
-    Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
-    case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
-        {true, _} -> true;
-        {false, true} -> unknown;
-        {false, false} -> false
-    end.
+    any([lists:member(Node, Hosts) | [case placement_tree:rank(Tree, Host, Node) of {ok, Rank, _} -> Rank =< 1; unknown -> unknown end || Host <- Hosts]]).
 
 detail({ok, Value, Age, _, _}) -> {value, Value, Age};
 detail({unknown, _} = Unknown) -> Unknown.

@@ -42,7 +42,7 @@
 -spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.
 compile(Query) when is_map(Query) ->
     try
-        _ = [key(Key) || Key <- maps:keys(Query)],
+        _ = [bad("~0tP is not a key of a query; the keys are ~tp", [Key, 10, keys()]) || Key <- maps:keys(Query), not lists:member(Key, keys())],
         {ok, plan(Query)}
     catch
         throw:{bad, Text} -> {error, Text}
@@ -56,8 +56,6 @@ keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, ch
 words() ->
     lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
                 ++ [max, score, error, relax, none, by, max_skew, how, soft, hard, min_domains, count, attribute, children]).
-
-key(Key) -> lists:member(Key, keys()) orelse bad("~0tP is not a key of a query; the keys are ~tp", [Key, 10, keys()]).
 
 -spec bad(string(), [term()]) -> no_return().
 bad(Format, Arguments) -> throw({bad, io_lib:format(Format, Arguments)}).
@@ -144,24 +142,18 @@ preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {
 -spec names(plan()) -> [placement_entry:name()].
 names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count} = Plan) ->
     Scored = case Count of all -> []; _ -> preferred(Prefer) end,
-    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ Tolerance]) ++ Scored ++ spread_by(Spread) ++ [Name || #{count := Name} <- [Plan], is_atom(Name)]).
+    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ Tolerance]) ++ Scored
+                ++ [Name || {{attribute, Name}, _, _} <- [Spread]] ++ [Name || #{count := Name} <- [Plan], is_atom(Name)]).
 
 preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, {score, _, _}, Names} -> Names; {_, _, Name} -> [Name] end || Term <- Prefer]).
-
-spread_by({{attribute, Name}, _, _}) -> [Name];
-spread_by(_) -> [].
 
 %% @doc Returns the nodes of a list in their order, without duplicates, or raises `bad_nodes'.
 -spec distinct([node()]) -> [node()].
 distinct(Nodes) ->
     case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of
-        true -> distinct(Nodes, #{});
+        true -> lists:uniq(Nodes);
         false -> error({bad_nodes, lists:flatten(io_lib:format("~0tP: expected a list of nodes", [Nodes, 12]))})
     end.
-
-distinct([Node | Rest], Seen) when is_map_key(Node, Seen) -> distinct(Rest, Seen);
-distinct([Node | Rest], Seen) -> [Node | distinct(Rest, Seen#{Node => true})];
-distinct([], _) -> [].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
