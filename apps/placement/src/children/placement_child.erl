@@ -103,11 +103,9 @@ is_option(_, _) -> false.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
-        {Row, Names} -> lists:max([0 | case Row of
-                                           {#{version := {Time, _}} = Spec, _} -> [Time, maps:get(fence, Spec, 0)];
-                                           {{deleted, {Time, _}}, _} -> [Time];
-                                           _ -> []
-                                       end ++ lists:append([[Time, maps:get(fence, Spec, 0)] || {_, _, #{version := {Time, _}} = Spec, _} <- Names])])
+        {Row, Names} ->
+            Specs = [Spec || {#{} = Spec, _} <- [Row]] ++ [Spec || {_, _, Spec, _} <- Names],
+            lists:max([0 | [Time || {{deleted, {Time, _}}, _} <- [Row]] ++ [N || #{version := {Time, _}} = S <- Specs, N <- [Time, maps:get(fence, S, 0)]]])
     end.
 
 %% @doc Returns what this node knows about a child, the node that runs it, and its process.
@@ -125,22 +123,14 @@ row(Name) ->
 %% A voter's own row contains the time at which the lease expires; any other node has only what the child's keeper has
 %% announced.
 -spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
-known_as({#{version := Version} = Spec, Promise}, Names) ->
-    case Names of
-        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
-        _ ->
-            case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
-                {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
-                {true, _, _} -> {Spec, none, none};
-                {false, _, _} when Names =:= [] -> {Spec, none, none};
-                {false, _, _} -> told_of(Names)
-            end
+known_as({Spec, _}, [{_, _, #{version := Newer}, _}] = Names) when Newer > map_get(version, Spec); Newer > element(2, Spec) -> told_of(Names);
+known_as({#{} = Spec, Promise}, Names) ->
+    case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
+        {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
+        {false, _, _} when Names =/= [] -> told_of(Names);
+        _ -> {Spec, none, none}
     end;
-known_as({{deleted, Version}, _}, Names) ->
-    case Names of
-        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
-        _ -> deleted
-    end;
+known_as({{deleted, _}, _}, _) -> deleted;
 known_as(_, Names) -> told_of(Names).
 
 told_of([{_, none, Spec, _}]) -> {Spec, none, none};
@@ -340,15 +330,13 @@ gathered(Granted, _, _, _, _) -> Granted.
 %% node holds the lease, such an answer counts only as a refusal, and the holder finds out when it renews its lease.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
-    case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
+    Fences = [Fence || {fenced, Fence} <- Denials],
+    case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], lists:member(stale, Denials)} of
         {_, _, _} when Configs =/= [] -> {config, element(2, lists:last(Configs))};
         {[Word | _], [], _} -> Word;
-        {_, _, Fences} ->
-            case lists:member(stale, Denials) of
-                true -> stale;
-                false when Fences =/= [] -> {fenced, lists:max(Fences)};
-                false -> refused
-            end
+        {_, _, true} -> stale;
+        {_, _, false} when Fences =/= [] -> {fenced, lists:max(Fences)};
+        {_, _, false} -> refused
     end.
 
 flush(Asked) -> receive {Alias, _} when is_map_key(Alias, Asked) -> flush(Asked) after 0 -> ok end.

@@ -293,7 +293,9 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
             case ranked([node() | connected(Spec)], #{}, Kept) of
                 {ok, [Node | _], Plan} when Node =/= node() ->
                     ok = placement_choose:placed([Node], Plan),
-                    moved(Node, Spec, Kept);
+                    {Outcome, After} = move_to(Node, Kept),
+                    _ = [lost(Spec) || {lost, _} <- [Outcome]],
+                    After;
                 _ -> Kept
             end
     end.
@@ -305,31 +307,21 @@ ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = 
 
 connected(Spec) -> [Node || Node <- placement_child:candidates(Spec), lists:member(Node, nodes(connected))].
 
-moved(Node, Spec, Kept) ->
-    {Outcome, After} = move_to(Node, Kept),
-    _ = [lost(Spec) || {lost, _} <- [Outcome]],
-    After.
-
 answered({To, Tag}, {Outcome, After}) ->
     To ! {Tag, Outcome},
     After.
 
 %% Returns the outcome for the child and how the keeper continues: `moved', `{forwards, Spec, Old, New, Server}', or
 %% the `#kept{}' to continue with.
-move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
-    case placement_move:is_willing(Pid) of
-        true -> held(Node, Kept);
+move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid, until = Until} = Kept) ->
+    case placement_move:is_willing(Pid) andalso placement_move:hold(Pid, Node, max(0, min(?HANDOFF_MS, (Until - now_ms()) div 3))) of
+        {held, Held} -> transferred(Held, Node, Kept);
+        {refused, Reason} -> {{refused, Reason}, Kept};
         false ->
             Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
             ok = stop(Spec, Pid),
             ok = passed(Node, Spec, Given),
             {{restarted, Node}, moved}
-    end.
-
-held(Node, #kept{pid = Pid, until = Until} = Kept) ->
-    case placement_move:hold(Pid, Node, max(0, min(?HANDOFF_MS, (Until - now_ms()) div 3))) of
-        {held, Held} -> transferred(Held, Node, Kept);
-        {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
 %% From here on the old process is suspended and does not act, so it needs no lease and is not killed when the lease

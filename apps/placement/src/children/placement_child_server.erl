@@ -27,7 +27,7 @@
 
 %% `made': the time (ms) at which the table was created. `due': when to check each child, which is at the latest when its
 %% promise expires. `choosing': the monitor of the running chooser, or the time before which no other choice may start.
--record(state, {made :: integer(), keepers = #{} :: #{pid() => placement_child:name()}, kept = #{} :: #{placement_child:name() => pid()}, named = #{} :: #{reference() => placement_child:name()},
+-record(state, {made :: integer(), keepers = #{} :: #{pid() => placement_child:name()}, kept = #{} :: #{placement_child:name() => pid()},
                 due = placement_due:new() :: placement_due:due(),
                 choosers = #{} :: #{reference() => {placement_child:name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{placement_child:name() => reference() | integer()}}).
 
@@ -50,43 +50,35 @@ init(Made) ->
     true = ets:delete_all_objects(?KEPT),
     true = ets:delete_all_objects(?PEERS),
     abcast = gen_server:abcast(nodes(connected), ?SERVER, {here, node(), new}),
-    {ok, lists:foldl(fun({Spec, Pid}, State) -> named(Spec, Pid, State) end, lists:foldl(fun noted/2, #state{made = Made}, Known), Names)}.
+    ok = lists:foreach(fun({Spec, Pid}) -> named(Spec, Pid) end, Names),
+    {ok, lists:foldl(fun noted/2, #state{made = Made}, Known)}.
 
 %% Handles the announcement of a child by its keeper. Messages may arrive out of order, so an outdated one is ignored.
-named(#{name := Name} = Spec, Pid, State) ->
+named(#{name := Name} = Spec, Pid) ->
     ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
     case ets:lookup(?NAMES, Name) of
-        [{_, _, Newer, _}] when map_get(fence, Newer) > map_get(fence, Spec) -> State;
+        [{_, _, Newer, _}] when map_get(fence, Newer) > map_get(fence, Spec) -> ok;
         [{_, Pid, _, Monitor}] ->
             true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
-            State;
+            ok;
         Before ->
-            After = lists:foldl(fun ends/2, State, Before),
-            Monitor = monitor(process, Pid),
-            true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
-            ok = counted(Spec, Pid, 1),
-            #state{named = Named} = After,
-            After#state{named = Named#{Monitor => Name}}
+            ok = lists:foreach(fun ends/1, Before),
+            true = ets:insert(?NAMES, {Name, Pid, Spec, monitor(process, Pid, [{tag, {named, Name}}])}),
+            counted(Spec, Pid, 1)
     end.
 
 %% Stops monitoring and counting the process in this row, because the name no longer refers to that process.
-ends({_, none, _, _}, State) -> State;
-ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
+ends({_, none, _, _}) -> ok;
+ends({_, Pid, Spec, Monitor}) ->
     true = demonitor(Monitor, [flush]),
-    ok = counted(Spec, Pid, -1),
-    State#state{named = maps:remove(Monitor, Named)}.
+    counted(Spec, Pid, -1).
 
 counted(#{scope := {Scope, _, _, _}}, Pid, More) ->
     _ = ets:update_counter(?COUNTS, {Scope, node(Pid)}, More, {{Scope, node(Pid)}, 0}),
     ok;
 counted(_, _, _) -> ok.
 
-changed(Name, Fun) ->
-    Row = placement_child:row(Name),
-    case Fun(Row) of
-        Row -> ok;
-        {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
-    end.
+changed(Name, Fun) -> answered(Name, fun(Row) -> {ok, Fun(Row)} end).
 
 answered(Name, Fun) ->
     Row = placement_child:row(Name),
@@ -125,8 +117,7 @@ handle_call({delete, Name, Version}, _, State) ->
         {#{term := _} = Spec, _} -> {reply, case lists:member(node(), placement_voter:asked(Spec)) of true -> deleted(Name, Version, State); false -> {config, placement_voter:config(Spec)} end, State};
         _ -> {reply, deleted(Name, Version, State), State}
     end;
-handle_call(Other, _, State) ->
-    {reply, {error, {unknown_request, Other}}, State}.
+handle_call(Other, _, State) -> {reply, {error, {unknown_request, Other}}, State}.
 
 -spec deleted(placement_child:name(), placement_child:version(), #state{}) -> ok | {newer, placement_child:spec()}.
 deleted(Name, Version, #state{kept = Kept}) ->
@@ -158,14 +149,12 @@ handle_cast({release, Name, Holder}, State) ->
 handle_cast({pass, Name, Holder, Next}, State) ->
     ok = changed(Name, fun(Row) -> placement_voter:pass(Holder, Next, Row) end),
     {noreply, State};
-handle_cast({named, Spec, Pid}, State) -> {noreply, named(Spec, Pid, State)};
+handle_cast({named, Spec, Pid}, State) ->
+    ok = named(Spec, Pid),
+    {noreply, State};
 handle_cast({forget, Name, Version}, State) ->
-    case ets:lookup(?NAMES, Name) of
-        [{_, _, #{version := Known}, _} = Row] when Known =< Version ->
-            true = ets:delete(?NAMES, Name),
-            {noreply, ends(Row, State)};
-        _ -> {noreply, State}
-    end;
+    _ = [begin true = ets:delete(?NAMES, Name), ends(Row) end || {_, _, #{version := Known}, _} = Row <- ets:lookup(?NAMES, Name), Known =< Version],
+    {noreply, State};
 %% Another node, or the server there, has started. The answer informs it that placement runs on this node, which it may
 %% not know yet.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
@@ -222,11 +211,11 @@ handle_info({nodeup, Node, _}, State) ->
 handle_info({nodedown, Node, _}, State) ->
     true = ets:delete(?PEERS, Node),
     {noreply, State};
-handle_info({'DOWN', Monitor, process, _, _}, #state{named = Named} = State) when is_map_key(Monitor, Named) ->
-    #{Monitor := Name} = Named,
+handle_info({{named, Name}, Monitor, process, _, _}, State) ->
     [{_, _, Spec, Monitor} = Row] = ets:lookup(?NAMES, Name),
     true = ets:insert(?NAMES, {Name, none, Spec, now_ms()}),
-    {noreply, ends(Row, State)};
+    ok = ends(Row),
+    {noreply, State};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
     {{Name, Pause}, Others} = maps:take(Monitor, Choosers),
     {noreply, State#state{choosers = Others, choosing = Choosing#{Name := now_ms() + Pause}}};

@@ -133,11 +133,8 @@ global_names() -> maps:from_list([{Pid, Name} || Name <- global:registered_names
 %% Sends only one request to each supervisor.
 supervised(Pids, Names) ->
     Supervisors = maps:from_list([{Supervisor, placement_supervisor:children(Supervisor)} || Supervisor <- lists:usort([Parent || {_, Parent} <- Pids]), Supervisor =/= none]),
-    [#job{process = {supervised, Parent, id(Found)}, pid = Pid, what = {supervised, Found}}
+    [#job{process = {supervised, Parent, maps:get(id, Found, undefined)}, pid = Pid, what = {supervised, Found}}
      || {Pid, Parent} <- Pids, Found <- [supervised(Pid, maps:get(Pid, Names, none), Parent, maps:get(Parent, Supervisors, none))], Found =/= gone].
-
-id(#{id := Id}) -> Id;
-id(#{}) -> undefined.
 
 supervised(_, _, none, _) -> #{refused => no_supervisor};
 supervised(_, Name, _, _) when Name =/= none -> #{refused => {global, Name}};
@@ -285,7 +282,6 @@ cached(Key, Fun, #state{suits = Suits} = State) ->
             {Nodes, State#state{suits = Suits#{Key => {Now, Nodes}}}}
     end.
 
-accepting([], _) -> [];
 accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, accepts, [Registered], ?CALL_MS))].
 
 %% @private Returns whether this node accepts processes of a supervisor. Nodes with an older release do not have this
@@ -335,15 +331,9 @@ committed(Receiver, Monitor, Old, Pid, Node) ->
     receive
         {Receiver, {live, New}} -> {moved, New};
         {'DOWN', Monitor, process, _, _} ->
-            ok = placement_supervisor:retire(supervisor_of(Pid), Pid),
+            ok = placement_supervisor:retire(hd(ancestors(Pid) ++ [none]), Pid),
             {lost, {nodedown, Node}};
         {'DOWN', Old, process, _, _} -> {lost, ended}
-    end.
-
-supervisor_of(Pid) ->
-    case ancestors(Pid) of
-        [Parent | _] -> Parent;
-        [] -> none
     end.
 
 %% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume,
@@ -409,8 +399,8 @@ begun_asking(Pid) ->
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed, lost := Lost, ms := Ms}) ->
     [io_lib:format("~ts: ~b moved, ~b restarted elsewhere, ~b stayed, ~b lost, in ~.2f s~n", [Node, Moved, length(Restarted), length(Stayed), length(Lost), Ms / 1000]),
-     [io_lib:format("stayed: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Stayed],
-     [io_lib:format("lost: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Lost]].
+     [io_lib:format("~s: ~ts: ~ts~n", [What, process_text(Process), placement_move:reason_text(Reason)])
+      || {What, All} <- [{"stayed", Stayed}, {"lost", Lost}], #{process := Process, reason := Reason} <- All]].
 
 %% @doc Returns the name of a process as text for users.
 -spec process_text({child, term()} | {supervised, atom(), term()}) -> unicode:chardata().

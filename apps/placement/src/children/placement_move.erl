@@ -14,7 +14,7 @@
 %% the new one and forwards first its queued messages and then each later message, until its node stops.
 -module(placement_move).
 
--export([is_willing/1, callback_module/1, hold/3, resume/1, arrive/5, ready/4, reason_text/1]).
+-export([is_willing/1, hold/3, resume/1, arrive/5, ready/4, reason_text/1]).
 -export([forwarding/1, ended/1]).
 
 -export_type([held/0, reason/0, policy/0]).
@@ -51,8 +51,7 @@ is_willing(Pid) ->
         #{} -> false
     end.
 
-%% @doc Returns the callback module of a gen_server or gen_statem.
--spec callback_module(pid()) -> module() | none.
+%% Returns the callback module of a gen_server or gen_statem.
 callback_module(Pid) ->
     case dictionary(Pid) of
         #{'$initial_call' := {Module, init, 1}} when is_atom(Module) -> Module;
