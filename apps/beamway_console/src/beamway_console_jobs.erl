@@ -134,7 +134,11 @@ text(Text) when is_binary(Text) -> Text;
 text(Term) -> unicode:characters_to_binary(io_lib:format("~0tP", [Term, 15])).
 
 view(#state{job = Job, last = Last, measured_at = At}) ->
-    #{running => case Job of none -> #{}; #job{view = View} -> #{measure => View} end, last => case Last of none -> #{}; _ -> #{measure => Last} end, measured_at => At}.
+    #{running => shown(Job), last => shown(Last), measured_at => At}.
+
+shown(none) -> #{};
+shown(#job{view = View}) -> #{measure => View};
+shown(View) -> #{measure => View}.
 
 %% Sends the state no more often than a person can perceive.
 told(#state{later = Timer} = State) when Timer =/= none -> State;

@@ -1,3 +1,3 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% This file moved after release 0.1. Include yucan_yaws/include/yaws.hrl instead.
--include("../../yucan_yaws/include/yaws.hrl").
+-include_lib("yucan_yaws/include/yaws.hrl").

@@ -347,11 +347,12 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         false -> followed(Rest, Count, State, Site)
     end.
 
+-define(KEPT_KEYS, ['$yucan_date', '$yucan_checked', '$yucan_peer', '$yucan_streamed', '$yucan_held', '$ancestors', '$initial_call', rand_seed]).
+
 %% Erases what a handler has stored in the process dictionary, because the next request that a proxy sends over this
 %% connection may belong to a different user. HTTP/2 has a process for each request instead.
 forget_user(Keys) ->
-    _ = [erase(Key) || Key <- Keys, Key =/= '$yucan_date', Key =/= '$yucan_checked', Key =/= '$yucan_peer', Key =/= '$yucan_streamed', Key =/= '$yucan_held',
-                       Key =/= '$ancestors', Key =/= '$initial_call', Key =/= rand_seed],
+    _ = [erase(Key) || Key <- Keys, not lists:member(Key, ?KEPT_KEYS)],
     ok.
 
 followed(<<>>, Count, #state{armed = Armed, socket = Socket} = State, Site) ->

@@ -109,8 +109,9 @@ flush({Transport, Raw} = Socket, Buffer) ->
         {_, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
         %% Over TCP, the message that reports that the peer has closed its side arrives only once.
         closed when Transport =:= yucan_tcp -> self() ! {tcp_closed, Raw}, Buffer;
-        timeout -> Buffer;
-        _ -> flush(Socket, Buffer)
+        closed -> flush(Socket, Buffer);
+        passive -> flush(Socket, Buffer);
+        timeout -> Buffer
     end.
 
 %% @doc Returns the socket event that a message to this process represents.
@@ -163,7 +164,7 @@ release(_) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),
     %% TLS's closure alert is not sent, because many clients, including OTP's, then stop both sending and reading.
-    _ = [gen_tcp:shutdown(Raw, write) || Transport =:= yucan_tcp],
+    _ = case Transport of yucan_tcp -> gen_tcp:shutdown(Raw, write); _ -> ok end,
     ok = setopts(Socket, [{buffer, ?LINGER_BUFFER}]),
     discard(Socket, Early, erlang:monotonic_time(millisecond), Ms, Rate),
     close(Socket).
@@ -185,7 +186,7 @@ copy(Send, Handle, At, Left) ->
         {ok, Data} ->
             case Send(Data, byte_size(Data) =:= Left) of
                 ok -> copy(Send, Handle, At + byte_size(Data), Left - byte_size(Data));
-                {error, _} -> Left
+                _ -> Left
             end;
         _ -> Left
     end.

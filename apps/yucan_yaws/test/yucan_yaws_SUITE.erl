@@ -335,7 +335,7 @@ pages_of_an_appmod(Config) ->
 %% The source of a page with embedded Erlang is never sent, and the first request for one logs what to use instead.
 embedded_pages(Config) ->
     Page = "<erl>out(_) -> {html, \"secret\"}.</erl>",
-    Files = [{"www/p.yaws", Page}, {"www/d/index.yaws", Page}, {"www/P.YAWS", Page}],
+    Files = [{"www/" ++ Name, Page} || Name <- ["p.yaws", "d/index.yaws", "P.YAWS", "p.yaws~", "p.yaws.bak", "P.YAWS.old~"]],
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
     try
         [begin
@@ -345,10 +345,10 @@ embedded_pages(Config) ->
              [begin
                   {Status, _, Body} = yucan_yaws_client:get(Port, "h", Target),
                   {Target, 403, nomatch} = {Target, Status, binary:match(Body, <<"secret">>)}
-              end || Target <- ["/p.yaws", "/p.yaws?a=b", "/p.yaws/info", "/d/", "/P.YAWS", "/alias", "/m/page_embedded"]],
+              end || Target <- ["/p.yaws", "/p.yaws?a=b", "/p.yaws/info", "/d/", "/P.YAWS", "/p.yaws~", "/p.yaws.bak", "/P.YAWS.old~", "/alias", "/m/page_embedded"]],
              ?assertEqual(["yucan: <server h>: /p.yaws: pages with embedded Erlang are not supported; use an appmod"], warnings()),
              {404, _, _} = yucan_yaws_client:get(Port, "h", "/none.yaws")
-         end || {Allowed, Begun} <- [{"", 0}, {"allowed_scripts = cgi\n", 0}, {"allowed_scripts = yaws\n", 1}]]
+         end || {Allowed, Begun} <- [{"", 0}, {"allowed_scripts =\n", 0}, {"allowed_scripts = cgi\n", 0}, {"allowed_scripts = yaws\n", 1}]]
     after
         logger:remove_handler(?MODULE)
     end.

@@ -138,7 +138,7 @@ only_in_yaws() ->
      {"add_charsets", "text files are sent as UTF-8"},
      {"mime_types_file", "the types of files are fixed; answer in an appmod"},
      {"statistics", "yucan:metrics_text/1 has figures of all servers; leave the line out"},
-     {"include_erl", "a page knows the records of yaws_api.hrl alone; put other code into modules"},
+     {"include_erl", "pages with embedded Erlang are not supported; use an appmod"},
      {"phpfcgi", "write: php_handler = <fcgi, HOST:PORT>"}].
 
 -ifdef(TEST).

@@ -87,18 +87,29 @@ kind(Path) ->
         <<".cgi">> -> cgi;
         <<".fcgi">> -> fcgi;
         <<".yaws">> -> yaws;
-        Ending -> case is_source(Ending, Path) of true -> source; false -> static end
+        Ending -> case is_source(Ending) of true -> source; false -> kind_of_copy(Ending, Path) end
     end.
 
-%% Returns whether a file may be the source of a script: a file with a less common extension of PHP or CGI scripts, a
-%% file that PHP scripts include, or a file that an editor has left next to a script.
-is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
-is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
-is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
-is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<".orig">>; Copy =:= <<".save">>; Copy =:= <<".swp">> ->
-    kind(filename:rootname(Path)) =/= static;
-is_source(Ending, Path) ->
-    Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
+%% Returns whether a file with this extension may be the source of a script: one of the less common extensions of PHP or
+%% CGI scripts, or that of a file that PHP scripts include.
+is_source(Ending) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
+is_source(Ending) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
+is_source(<<".php", Version>>) when Version >= $0, Version =< $9 -> true;
+is_source(_) -> false.
+
+%% A file that an editor has left next to a script is a source as well, and a copy of a page with embedded Erlang is
+%% treated like the page.
+kind_of_copy(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<".orig">>; Copy =:= <<".save">>; Copy =:= <<".swp">> ->
+    copied(kind(filename:rootname(Path)));
+kind_of_copy(Ending, Path) when Ending =/= <<>> ->
+    case binary:last(Ending) of
+        $~ -> copied(kind(binary:part(Path, 0, byte_size(Path) - 1)));
+        _ -> static
+    end;
+kind_of_copy(_, _) -> static.
+
+copied(Kind) when Kind =:= static; Kind =:= yaws -> Kind;
+copied(_) -> source.
 
 script(yaws, _, _, _, _) -> embedded;
 %% On a site without scripts, these files cannot be the source of a script, so they are ordinary files.

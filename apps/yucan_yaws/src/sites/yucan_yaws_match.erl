@@ -45,10 +45,8 @@ server(Host, Address, Port, {First, Rows}) ->
 
 %% Without an address in the file, the server listens on loopback.
 is_there(_, []) -> true;
-is_there(Address, Addresses) -> lists:any(fun({0, 0, 0, 0}) -> true;
-                 ({0, 0, 0, 0, 0, 0, 0, 0}) -> true;
-                 (One) -> One =:= Address
-              end, Addresses).
+is_there(Address, Addresses) ->
+    lists:any(fun(One) -> lists:member(One, [Address, {0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0}]) end, Addresses).
 
 %% @doc Returns the redirect that applies to a path. If several do, the one with the longest path is used.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
