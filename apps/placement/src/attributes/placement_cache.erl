@@ -80,15 +80,13 @@ fetch(Nodes, Names, Options) ->
     _ = [?SERVER ! {ask_beside, Node, Missing} || {Node, Missing, Silences} <- Silent, lists:all(fun({_, _, Last}) -> Now - Last >= ?NEGATIVE_MS end, Silences)],
     Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
     ok = ask_ahead([{Node, Ageing} || Node <- Wanted, Ageing <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now, Known), Options)]], Ageing =/= []]),
+    Began = maps:from_list([{{Node, Name}, Entry} || Node <- Wanted, Name <- Distinct, {_, _} = Entry <- [entry(Node, Name, Now)]]),
     Answered = ask(Open, Now, Now + Deadline),
-    %% If the node's version has changed, its answer has dropped the values for which it was not asked.
-    Dropped = [{Node, Gone} || {Node, ok} <- maps:to_list(Answered), Gone <- [[Name || Name <- Distinct, entry(Node, Name, Now) =:= none]], Gone =/= []],
-    Complete = maps:merge(Answered, ask(Dropped, Now, Now + Deadline)),
-    Got = maps:merge(Complete, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
+    Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
     %% A value that was fresh when this call began, or that has arrived since, must not count as too old just because
-    %% other nodes took longer to answer.
-    Waited = Known#{waited => After - Now},
+    %% other nodes took longer to answer, nor be missing because an answer with a new version has dropped it.
+    Waited = Known#{waited => After - Now, began => Began},
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
 %% @doc Returns how many requests this node has sent to other nodes so far, for measurements.
@@ -141,7 +139,7 @@ entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
           when is_map_key(max_age, Options), ToldAge + Now - At < Age + Elapsed;
-               not is_map_key(max_age, Options), ToldAge =< ToldTtl, 4 * (Age + Elapsed) > 3 * Ttl ->
+               not is_map_key(max_age, Options), ToldAge =< ToldTtl, 4 * (Age + Elapsed) > 3 * Ttl, Elapsed >= Now - At ->
             {Answer, Now - At};
         {_, Own} -> Own
     end.
@@ -213,8 +211,14 @@ flush(Alias) ->
 
 view(Node, Names, Options, Now, Got, Open) ->
     Status = status(Got, Node, is_map_key(Node, Open), Now),
-    Attributes = maps:from_list([{Name, known(entry(Node, Name, Now, Options), Status, Options)} || Name <- Names]),
+    Attributes = maps:from_list([{Name, known(latest(Node, Name, Now, Status, Options), Status, Options)} || Name <- Names]),
     with_rtt(Node, #{status => Status, attributes => Attributes, at_ms => Now}).
+
+latest(Node, Name, Now, Status, #{began := Began, waited := Waited} = Options) ->
+    case {entry(Node, Name, Now, Options), Began} of
+        {none, #{{Node, Name} := {Answer, Elapsed}}} when Status =:= ok -> {Answer, Elapsed + Waited};
+        {Entry, _} -> Entry
+    end.
 
 status(not_asked, _, true, _) -> timeout;
 status(not_asked, Node, false, _) ->
@@ -514,17 +518,22 @@ fresh_when_the_call_began_test_() ->
     {setup, fun() -> ets:new(?KNOWN, [named_table, public]) end, fun ets:delete/1,
      fun(_) ->
              Now = erlang:monotonic_time(millisecond),
-             Own = fun(Age) -> ets:insert(?KNOWN, {{n, a}, {ok, own, 0, none, 1000, 0}, Now - Age, pull}) end,
-             Value = fun(Told, Options) ->
-                             Known = Options#{told => {Now, #{{n, a} => {ok, told, Told, none, 1000, 0}}}, waited => 900},
-                             case view(n, [a], Known, Now + 900, not_asked, #{}) of
+             Own = {ok, own, 0, none, 1000, 0},
+             Put = fun(Age) -> ets:insert(?KNOWN, {{n, a}, Own, Now - Age, pull}) end,
+             Value = fun(Told, Status, Options) ->
+                             Known = Options#{told => {Now, #{{n, a} => {ok, told, Told, none, 1000, 0}}}, waited => 900, began => #{{n, a} => {Own, 100}}},
+                             case view(n, [a], Known, Now + 900, Status, #{}) of
                                  #{attributes := #{a := {ok, V, _, _, _}}} -> V;
                                  #{attributes := #{a := {unknown, _}}} -> unknown
                              end
                      end,
-             [fun() -> true = Own(OwnAge), ?assertEqual(Wanted, Value(ToldAge, Options)) end
-              || {OwnAge, ToldAge, Options, Wanted} <- [{2000, 900, #{}, told}, {900, 2000, #{}, own}, {2000, 1001, #{}, unknown},
-                                                        {2000, 400, #{max_age => 500}, told}, {400, 2000, #{max_age => 500}, own},
-                                                        {2000, 600, #{max_age => 500}, unknown}]]
+             [fun() ->
+                      true = ets:delete(?KNOWN, {n, a}),
+                      ?assertEqual([own, unknown, unknown], [Value(0, Status, #{}) || Status <- [ok, nodedown, timeout]])
+              end |
+              [fun() -> true = Put(OwnAge), ?assertEqual(Wanted, Value(ToldAge, not_asked, Options)) end
+               || {OwnAge, ToldAge, Options, Wanted} <- [{2000, 900, #{}, told}, {900, 2000, #{}, own}, {2000, 1001, #{}, unknown},
+                                                         {2000, 400, #{max_age => 500}, told}, {400, 2000, #{max_age => 500}, own},
+                                                         {2000, 600, #{max_age => 500}, unknown}, {-100, 0, #{}, own}]]]
      end}.
 -endif.
