@@ -464,7 +464,9 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .rtt_us = info.tcpi_rtt,
         .least_rtt_us = info.tcpi_min_rtt == UINT32_MAX ? 0 : info.tcpi_min_rtt,
         .window_bytes = (uint64_t)info.tcpi_snd_cwnd * info.tcpi_snd_mss,
-        .delivered_bytes = (uint64_t)info.tcpi_delivered * info.tcpi_snd_mss,
+        .delivered_bytes = info.tcpi_delivered > 0
+                               ? (uint64_t)info.tcpi_delivered * info.tcpi_snd_mss
+                               : info.tcpi_bytes_acked, /* before Linux 4.18 */
         .retransmits = info.tcpi_total_retrans,
         .unanswered = info.tcpi_retransmits + info.tcpi_probes,
         .ack_ms = info.tcpi_last_ack_recv,

@@ -190,7 +190,8 @@ static void poll_for(stripes_t *stripes, unsigned place)
 static void measure(stripes_t *stripes)
 {
     bw_flight_t *flight = &stripes->flight;
-    uint64_t now, delivered = 0, rtt_us = 0;
+    uint64_t now, delivered = 0, rtt_us = 0, in_kernel = 0;
+    uint64_t in_flight = bw_strands_in_flight(&stripes->strands);
 
     if (stripes->strands.head - stripes->strands.out.arrived < BW_FLIGHT_DRAIN_BYTES)
         return;
@@ -205,11 +206,13 @@ static void measure(stripes_t *stripes)
             continue;
         connection->ops->stats(connection, &its);
         delivered += its.delivered_bytes;
+        in_kernel += its.kernel_bytes;
         if (rtt_us == 0 || (its.rtt_us > 0 && its.rtt_us < rtt_us))
             rtt_us = its.rtt_us;
     }
     if (delivered > 0 && rtt_us > 0)
-        bw_flight_sample(flight, now, delivered, rtt_us);
+        bw_flight_sample(flight, now, delivered, rtt_us,
+                         in_flight - bw_least(in_flight, in_kernel));
     else
         *flight = (bw_flight_t){.limit = BW_FLIGHT_MOST_BYTES, .at_us = now};
 }
@@ -230,7 +233,10 @@ static void send_some(stripes_t *stripes)
     measure(stripes);
     while (may_send(stripes) && (place = bw_strands_assign(&stripes->strands)) >= 0)
         push(stripes, (unsigned)place);
-    stripes->flight.is_full |= bw_strands_unassigned(&stripes->strands) > 0 && !may_send(stripes);
+    if (bw_strands_unassigned(&stripes->strands) > 0) {
+        stripes->flight.has_waited = true;
+        stripes->flight.is_full |= !may_send(stripes);
+    }
 }
 
 static void poll_all(stripes_t *stripes)

@@ -16,9 +16,9 @@
  * the limit follows from the highest rate that was delivered recently and from the shortest round
  * trip. Their product fills the path, and somewhat more keeps it full when acknowledgements arrive
  * in bursts. Twice the product would fill a queue that holds as much as the path, so that segments
- * are dropped. While the round trip shows no queue, the limit doubles with each round trip, because
- * then it is not the path that makes the sender wait, but the limit: the peer's program may
- * acknowledge much later than its kernel.
+ * are dropped. What the peer's kernel has, but its program has not acknowledged, is not on the path
+ * and therefore added, up to as much again. If the limit makes the sender wait although the round
+ * trip shows no queue, the limit doubles with each round trip.
  *
  * The queue may be that of other senders, and then the rate falls because they take their share. So
  * the rate is forgotten slowly, or limit and rate would sink together. If the shortest round trip
@@ -45,7 +45,9 @@ typedef struct {
     uint64_t least_us, least_at_us; /* the shortest round trip, and when it was last seen */
     uint64_t rate, last;            /* bytes per second: the highest of recent ones, the last one */
     unsigned drain;                 /* samples still to be taken with a small limit */
-    bool is_full; /* set by the caller: the limit has made the sender wait since the last sample */
+    /* Set by the caller: since the last sample, the sender has had to wait, and because of the
+     * limit. */
+    bool has_waited, is_full;
 } bw_flight_t;
 
 static inline bool bw_flight_is_due(const bw_flight_t *flight, uint64_t now_us)
@@ -81,11 +83,13 @@ static inline void bw_flight_take_rate(bw_flight_t *flight, uint64_t now_us, uin
     flight->last = rate;
 }
 
-/* Takes a sample: the bytes that all connections have delivered so far, and the shortest of their
- * round trips. Fewer bytes than before mean that a connection is gone. A rate that is lower than
- * before says something about the path only if the path has a queue and the sender had to wait. */
+/* Takes a sample: the bytes that all connections have delivered so far, the shortest of their round
+ * trips, and how many bytes count as in flight only because the peer's program has not acknowledged
+ * them yet. Fewer delivered bytes than before mean that a connection is gone. A rate that is lower
+ * than before says something about the path only if the path has a queue and the sender had to
+ * wait. */
 static inline void bw_flight_sample(bw_flight_t *flight, uint64_t now_us, uint64_t delivered,
-                                    uint64_t rtt_us)
+                                    uint64_t rtt_us, uint64_t late)
 {
     bool has_queue;
     uint64_t filled;
@@ -93,9 +97,10 @@ static inline void bw_flight_sample(bw_flight_t *flight, uint64_t now_us, uint64
     bw_flight_take_rtt(flight, now_us, rtt_us);
     has_queue = rtt_us > flight->least_us + bw_greatest(flight->least_us / 8, BW_FLIGHT_SLACK_US);
     if (flight->at_us > 0 && delivered >= flight->delivered)
-        bw_flight_take_rate(flight, now_us, delivered, flight->is_full && has_queue);
+        bw_flight_take_rate(flight, now_us, delivered, flight->has_waited && has_queue);
     filled = flight->rate * bw_greatest(flight->least_us, BW_FLIGHT_SAMPLE_US) / 1000000 *
              BW_FLIGHT_PERCENT / 100;
+    filled = bw_least(filled + bw_least(late, filled), BW_FLIGHT_MOST_BYTES);
     if (has_queue || filled > flight->limit)
         flight->limit = filled;
     else if (flight->is_full && flight->limit < BW_FLIGHT_MOST_BYTES)
@@ -105,7 +110,7 @@ static inline void bw_flight_sample(bw_flight_t *flight, uint64_t now_us, uint64
         flight->limit = BW_FLIGHT_DRAIN_BYTES;
     flight->at_us = now_us;
     flight->delivered = delivered;
-    flight->is_full = false;
+    flight->has_waited = flight->is_full = false;
 }
 
 #endif

@@ -26,8 +26,10 @@ void bw_strands_lost(bw_strands_t *strands, unsigned place)
 {
     bw_strand_t *strand = &strands->strands[place];
 
-    if (!strand->has_heard_end)
+    if (!strand->has_heard_end) {
         bw_outgoing_go_back(&strands->out);
+        strands->again = strands->out.sent;
+    }
     strands->owes_ack = true; /* the last ACK may have been lost */
     *strand = (bw_strand_t){.is_live = false};
     strands->live--;
@@ -104,8 +106,8 @@ int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
 {
     uint64_t arrived = strands->in.head, beyond;
 
-    if (strands->taken - strands->acked < news && strands->unreported < news &&
-        !(again && strands->owes_ack && arrived > 0))
+    if (strands->taken - strands->acked < news && arrived - strands->acked_all < news &&
+        strands->unreported < news && !(again && strands->owes_ack && arrived > 0))
         return -1;
     for (unsigned place = 0; place < strands->count; place++) {
         if (!is_free(&strands->strands[place]))
@@ -114,6 +116,7 @@ int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
         say(&strands->strands[place], ACK, (uint32_t)bw_least(beyond, UINT32_MAX), strands->taken,
             arrived);
         strands->acked = strands->taken;
+        strands->acked_all = arrived;
         strands->unreported = 0;
         strands->owes_ack = false;
         return (int)place;

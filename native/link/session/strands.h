@@ -60,10 +60,11 @@ typedef struct {
     unsigned last;        /* the strand that was given the last chunk */
     bw_strand_t strands[BW_STRANDS_MAX];
     bw_outgoing_t out;
-    uint64_t beyond;     /* the peer has this many bytes after out.arrived as well */
-    uint64_t freed;      /* the peer's user has consumed everything before this */
-    bw_ranges_t in;      /* the bytes that have arrived; the user frees in.of */
-    uint64_t acked;      /* how many consumed bytes the last ACK reported */
+    uint64_t beyond; /* the peer has this many bytes after out.arrived as well */
+    uint64_t again;  /* bytes before this may have been sent twice, because a strand was lost */
+    uint64_t freed;  /* the peer's user has consumed everything before this */
+    bw_ranges_t in;  /* the bytes that have arrived; the user frees in.of */
+    uint64_t acked, acked_all; /* the positions last reported to the peer: consumed, arrived */
     uint64_t unreported; /* bytes that have arrived since, including bytes that arrived again */
     bool owes_ack, has_total;
     uint64_t total; /* length of the peer's stream in bytes */
@@ -93,12 +94,13 @@ static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
 }
 
 /* Returns how many bytes are on their way, as far as the peer has reported. While a lost segment is
- * sent again, these are only the bytes of one strand. */
+ * sent again, these are only the bytes of one strand. Bytes that are sent again because a strand
+ * was lost are on their way even if the peer has them. */
 static inline uint64_t bw_strands_in_flight(const bw_strands_t *strands)
 {
     uint64_t open = strands->out.next - strands->out.arrived;
 
-    return open - bw_least(open, strands->beyond);
+    return strands->out.arrived < strands->again ? open : open - bw_least(open, strands->beyond);
 }
 
 /* Starts a chunk on a free strand and returns its index, or -1 if none is free or there is nothing

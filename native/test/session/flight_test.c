@@ -44,6 +44,7 @@ static void step(path_t *path, uint64_t wanted)
     uint64_t ms = path->now_us / MS, arrives, known;
 
     path->flight.is_full |= sent < wanted;
+    path->flight.has_waited |= sent < wanted;
     path->sent += sent;
     path->on_path += sent;
     arrives = path->on_path * MS / rtt_now(path);
@@ -59,7 +60,8 @@ static void step(path_t *path, uint64_t wanted)
         path->acknowledged = known;
     path->now_us += MS;
     if (bw_flight_is_due(&path->flight, path->now_us))
-        bw_flight_sample(&path->flight, path->now_us, path->delivered, path->smoothed_us);
+        bw_flight_sample(&path->flight, path->now_us, path->delivered, path->smoothed_us,
+                         path->sent - path->on_path - path->acknowledged);
     CHECK(path->flight.at_us == 0 || path->flight.limit >= BW_FLIGHT_DRAIN_BYTES);
 }
 
