@@ -12,9 +12,9 @@
          stream_process_deliver_chunk/2, stream_process_deliver_final_chunk/2, stream_process_end/2, websocket_send/2, f/2]).
 -export([get_header/2, get_header/3, set_header/2, set_header/3, delete_header/2, merge_header/2, merge_header/3, reformat_header/1, reformat_header/2,
          reformat_header/3]).
-%% simple_bridge, through which Nitrogen runs under Yaws, calls these functions instead of reading the records.
--export([arg_clisock/1, arg_headers/1, arg_req/1, arg_clidata/1, arg_server_path/1, arg_docroot/1, http_request_method/1, http_request_path/1,
-         http_request_version/1]).
+-export([arg_clisock/1, arg_client_ip_port/1, arg_headers/1, arg_req/1, arg_orig_req/1, arg_clidata/1, arg_server_path/1, arg_querydata/1,
+         arg_appmoddata/1, arg_docroot/1, arg_docroot_mount/1, arg_fullpath/1, arg_cont/1, arg_state/1, arg_pid/1, arg_opaque/1, arg_appmod_prepath/1,
+         arg_prepath/1, arg_pathinfo/1, http_request_method/1, http_request_path/1, http_request_version/1]).
 -export([headers_connection/1, headers_accept/1, headers_host/1, headers_if_modified_since/1, headers_if_match/1, headers_if_none_match/1,
          headers_if_range/1, headers_if_unmodified_since/1, headers_range/1, headers_referer/1, headers_user_agent/1, headers_accept_ranges/1,
          headers_cookie/1, headers_keep_alive/1, headers_location/1, headers_content_length/1, headers_content_type/1, headers_content_encoding/1,
@@ -343,6 +343,10 @@ f(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 -spec arg_clisock(#arg{}) -> {yucan_stream, pid()}.
 arg_clisock(#arg{clisock = Value}) -> Value.
 
+%% @doc Returns the field `client_ip_port' of the arg.
+-spec arg_client_ip_port(#arg{}) -> yucan_req:address().
+arg_client_ip_port(#arg{client_ip_port = Value}) -> Value.
+
 %% @doc Returns the field `headers' of the arg.
 -spec arg_headers(#arg{}) -> #headers{}.
 arg_headers(#arg{headers = Value}) -> Value.
@@ -350,6 +354,10 @@ arg_headers(#arg{headers = Value}) -> Value.
 %% @doc Returns the field `req' of the arg.
 -spec arg_req(#arg{}) -> #http_request{}.
 arg_req(#arg{req = Value}) -> Value.
+
+%% @doc Returns the field `orig_req' of the arg.
+-spec arg_orig_req(#arg{}) -> #http_request{}.
+arg_orig_req(#arg{orig_req = Value}) -> Value.
 
 %% @doc Returns the field `clidata' of the arg.
 -spec arg_clidata(#arg{}) -> binary() | {partial, binary()}.
@@ -359,9 +367,53 @@ arg_clidata(#arg{clidata = Value}) -> Value.
 -spec arg_server_path(#arg{}) -> string().
 arg_server_path(#arg{server_path = Value}) -> Value.
 
+%% @doc Returns the field `querydata' of the arg.
+-spec arg_querydata(#arg{}) -> string().
+arg_querydata(#arg{querydata = Value}) -> Value.
+
+%% @doc Returns the field `appmoddata' of the arg.
+-spec arg_appmoddata(#arg{}) -> string() | undefined.
+arg_appmoddata(#arg{appmoddata = Value}) -> Value.
+
 %% @doc Returns the field `docroot' of the arg.
 -spec arg_docroot(#arg{}) -> string() | undefined.
 arg_docroot(#arg{docroot = Value}) -> Value.
+
+%% @doc Returns the field `docroot_mount' of the arg.
+-spec arg_docroot_mount(#arg{}) -> string() | undefined.
+arg_docroot_mount(#arg{docroot_mount = Value}) -> Value.
+
+%% @doc Returns the field `fullpath' of the arg.
+-spec arg_fullpath(#arg{}) -> string() | undefined.
+arg_fullpath(#arg{fullpath = Value}) -> Value.
+
+%% @doc Returns the field `cont' of the arg.
+-spec arg_cont(#arg{}) -> term().
+arg_cont(#arg{cont = Value}) -> Value.
+
+%% @doc Returns the field `state' of the arg.
+-spec arg_state(#arg{}) -> term().
+arg_state(#arg{state = Value}) -> Value.
+
+%% @doc Returns the field `pid' of the arg.
+-spec arg_pid(#arg{}) -> pid().
+arg_pid(#arg{pid = Value}) -> Value.
+
+%% @doc Returns the field `opaque' of the arg.
+-spec arg_opaque(#arg{}) -> term().
+arg_opaque(#arg{opaque = Value}) -> Value.
+
+%% @doc Returns the field `appmod_prepath' of the arg.
+-spec arg_appmod_prepath(#arg{}) -> string() | undefined.
+arg_appmod_prepath(#arg{appmod_prepath = Value}) -> Value.
+
+%% @doc Returns the field `prepath' of the arg.
+-spec arg_prepath(#arg{}) -> string() | undefined.
+arg_prepath(#arg{prepath = Value}) -> Value.
+
+%% @doc Returns the field `pathinfo' of the arg.
+-spec arg_pathinfo(#arg{}) -> string() | undefined.
+arg_pathinfo(#arg{pathinfo = Value}) -> Value.
 
 %% @doc Returns the field `connection' of the headers.
 -spec headers_connection(#headers{}) -> string() | undefined.
@@ -514,16 +566,5 @@ reformat_test_() ->
 
 file_name_test_() ->
     [?_assertEqual(Name, sanitize_file_name(Sent)) || {Sent, Name} <- [{"a b.txt", "ab.txt"}, {"../../x", "././x"}, {"$(rm -rf).sh", "rm-rf.sh"}, {"", ""}]].
-
-%% The functions that simple_bridge calls exist, and return their fields.
-fields_test_() ->
-    Check = fun(Record, Fields, Wanted) ->
-        Values = lists:zip(Fields, lists:seq(1, length(Fields))),
-        Tuple = list_to_tuple([Record | [Value || {_, Value} <- Values]]),
-        [?_assertEqual({Field, proplists:get_value(Field, Values)}, {Field, apply(?MODULE, list_to_atom(lists:concat([Record, "_", Field])), [Tuple])}) || Field <- Wanted]
-    end,
-    Headers = record_info(fields, headers),
-    [Check(headers, Headers, Headers), Check(http_request, record_info(fields, http_request), [method, path, version]),
-     Check(arg, record_info(fields, arg), [clisock, headers, req, clidata, server_path, docroot])].
 
 -endif.
