@@ -153,7 +153,12 @@ handle_cast({named, Spec, Pid}, State) ->
     ok = named(Spec, Pid),
     {noreply, State};
 handle_cast({forget, Name, Version}, State) ->
-    _ = [begin true = ets:delete(?NAMES, Name), ends(Row) end || {_, _, #{version := Known}, _} = Row <- ets:lookup(?NAMES, Name), Known =< Version],
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, #{version := Known}, _} = Row] when Known =< Version ->
+            true = ets:delete(?NAMES, Name),
+            ok = ends(Row);
+        _ -> ok
+    end,
     {noreply, State};
 %% Another node, or the server there, has started. The answer informs it that placement runs on this node, which it may
 %% not know yet.
@@ -212,9 +217,12 @@ handle_info({nodedown, Node, _}, State) ->
     true = ets:delete(?PEERS, Node),
     {noreply, State};
 handle_info({{named, Name}, Monitor, process, _, _}, State) ->
-    [{_, _, Spec, Monitor} = Row] = ets:lookup(?NAMES, Name),
-    true = ets:insert(?NAMES, {Name, none, Spec, now_ms()}),
-    ok = ends(Row),
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, Spec, Monitor} = Row] ->
+            true = ets:insert(?NAMES, {Name, none, Spec, now_ms()}),
+            ok = ends(Row);
+        _ -> ok
+    end,
     {noreply, State};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
     {{Name, Pause}, Others} = maps:take(Monitor, Choosers),
