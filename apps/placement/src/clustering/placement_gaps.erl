@@ -9,7 +9,7 @@
 %% {@link placement_mdl} does not distinguish levels that are closer than this.
 -module(placement_gaps).
 
--export([filled/1, refined/3]).
+-export([filled/1, refined/3, symmetric/1]).
 
 -define(NEAR, 1.16).
 
@@ -20,10 +20,24 @@ filled(Rows) ->
     %% The measured times of each node, shortest first.
     Known = list_to_tuple([lists:sort([{Value, J} || J <- Places, J =/= I, Value <- [element(J, element(I, Rows))], is_float(Value)]) || I <- Places]),
     Most = lists:max([Value || [_ | _] = Row <- tuple_to_list(Known), {Value, _} <- [lists:last(Row)]]),
-    placement_matrix:symmetric(list_to_tuple([list_to_tuple([case element(J, element(I, Rows)) of
-                                                                 undefined when I < J -> estimate(I, J, Rows, Known, Most);
-                                                                 Value -> Value
-                                                             end || J <- Places]) || I <- Places])).
+    symmetric(list_to_tuple([list_to_tuple([case element(J, element(I, Rows)) of
+                                                undefined when I < J -> estimate(I, J, Rows, Known, Most);
+                                                Value -> Value
+                                            end || J <- Places]) || I <- Places])).
+
+%% @private Makes rows symmetric. Uses the direction that was measured, or the smaller time if both were measured. A gap
+%% is an atom, which sorts after all numbers.
+-spec symmetric(tuple()) -> tuple().
+symmetric(Rows) ->
+    list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
+
+symmetric_row([_ | Row], I, I, Rows) -> [0.0 | symmetric_row(Row, I, I + 1, Rows)];
+symmetric_row([Value | Row], I, J, Rows) ->
+    case element(I, element(J, Rows)) of
+        Other when Other < Value -> [Other | symmetric_row(Row, I, J + 1, Rows)];
+        _ -> [Value | symmetric_row(Row, I, J + 1, Rows)]
+    end;
+symmetric_row([], _, _, _) -> [].
 
 %% If there is no third node to which the times from both nodes were measured, the two nodes are assumed to be far apart.
 estimate(I, J, Rows, Known, Most) ->

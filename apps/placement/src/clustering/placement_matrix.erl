@@ -12,7 +12,7 @@
 -compile({no_auto_import, [nodes/1, size/1]}).
 
 -export([from_rows/2, from_pairs/1, drop_gaps/2, format_error/1]).
--export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2, gaps/1, filled/1, symmetric/1]).
+-export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2, gaps/1, filled/1]).
 
 -export_type([matrix/0, value/0, error/0]).
 
@@ -65,13 +65,13 @@ raw(Nodes, Rows) ->
     _ = [throw({duplicate_node, Node}) || Node <- Nodes -- lists:usort(Nodes)],
     is_list(Rows) andalso length(Rows) =:= Count orelse throw({not_square, Count, 0, count(Rows)}),
     Names = list_to_tuple(Nodes),
-    {Names, symmetric(list_to_tuple([checked_row(Row, I, Names) || {I, Row} <- lists:zip(lists:seq(1, Count), Rows)]))}.
+    {Names, placement_gaps:symmetric(list_to_tuple([checked_row(Row, I, Names) || {I, Row} <- lists:zip(lists:seq(1, Count), Rows)]))}.
 
 count(List) when is_list(List) -> length(List);
 count(Other) -> Other.
 
 %% Most rows contain only floats, so a single pass checks them without building a new list. The diagonal becomes 0.0 in
-%% symmetric/1.
+%% placement_gaps:symmetric/1.
 checked_row(Row, I, Names) ->
     Count = tuple_size(Names),
     case are_times(Row, I, Count) of
@@ -93,20 +93,6 @@ checked_row([Value | _], I, J, Names) when is_number(Value) -> throw({not_positi
 checked_row([Value | _], I, J, Names) -> throw({not_a_number, element(I, Names), element(J, Names), Value});
 checked_row([], _, _, _) -> [].
 
-%% @private Uses the direction that was measured, or the smaller time if both were measured. A gap is an atom, which sorts
-%% after all numbers.
--spec symmetric(tuple()) -> tuple().
-symmetric(Rows) ->
-    list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
-
-symmetric_row([_ | Row], I, I, Rows) -> [0.0 | symmetric_row(Row, I, I + 1, Rows)];
-symmetric_row([Value | Row], I, J, Rows) ->
-    case element(I, element(J, Rows)) of
-        Other when Other < Value -> [Other | symmetric_row(Row, I, J + 1, Rows)];
-        _ -> [Value | symmetric_row(Row, I, J + 1, Rows)]
-    end;
-symmetric_row([], _, _, _) -> [].
-
 joined({Names, Rows}) ->
     Count = tuple_size(Names),
     case largest(Rows) of
@@ -120,7 +106,7 @@ made(Names, Rows) ->
     Gaps = [gap || Row <- tuple_to_list(Rows), undefined <- tuple_to_list(Row)],
     #{nodes => Names, rows => Rows, gaps => length(Gaps) div 2}.
 
-%% Returns the positions of the largest set of nodes that measured pairs connect.
+%% Returns the positions of the largest set of nodes that measured pairs connect, or the first of several such sets.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
 
 largest([], _, Best) -> lists:sort(Best);
@@ -150,7 +136,7 @@ value(#{rows := Rows}, I, J) -> element(J, element(I, Rows)).
 -spec rows(matrix()) -> tuple().
 rows(#{rows := Rows}) -> Rows.
 
-%% @doc Returns rows with a function applied to each time, and 0 on the diagonal. Gaps are left unchanged.
+%% @doc Returns rows with a function applied once to each pair's time, and 0 on the diagonal. Gaps are left unchanged.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
 mapped(Fun, #{rows := Rows}) -> mapped(tuple_to_list(Rows), 1, Fun, []).
 
