@@ -215,8 +215,12 @@ steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes
 fulfilling(Compiled, Contexts) ->
     {Relative, Absolute} = lists:partition(fun placement_pred:is_relative/1, placement_pred:conjuncts(Compiled)),
     Candidates = [Context || Context <- Contexts, placement_pred:are_true(Absolute, Context)],
-    Thresholds = placement_pred:thresholds(Compiled, Candidates),
-    [Context || Context <- Candidates, placement_pred:are_true(Relative, Context#{thresholds => Thresholds})].
+    case Relative of
+        [] -> Candidates;
+        _ ->
+            Thresholds = placement_pred:thresholds(Compiled, Candidates),
+            [Context || Context <- Candidates, placement_pred:are_true(Relative, Context#{thresholds => Thresholds})]
+    end.
 
 %%% Picking
 
@@ -266,6 +270,7 @@ taken(Plan, Feasible, Snapshot) ->
     Before = in_places(Plan, Snapshot),
     Open = open_places(Plan, Places, Before),
     case {taken(Open, Places, Before, Plan, Snapshot), Plan} of
+        %% A soft spread gives way if the open places have no suitable node.
         {[], #{spread := {_, _, soft}}} when Open =/= Places -> taken(Places, Places, Before, Plan, Snapshot);
         {Taken, _} -> Taken
     end.
@@ -413,6 +418,7 @@ open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _]
     [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
 open_places(_, Places, _) -> Places.
 
+%% Returns the lowest number of processes in a place. Places that are missing to reach `min_domains' count as empty.
 least(Counts, Plan) ->
     case map_size(Counts) < maps:get(min_domains, Plan, 1) of
         true -> 0;
@@ -446,6 +452,7 @@ spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
 pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
 pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
+    %% A place without remaining nodes still limits the others with a hard spread, but not with a soft one.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
     Most = least(Counting, Plan) + MaxSkew - 1,
     case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of

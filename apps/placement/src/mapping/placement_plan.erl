@@ -96,9 +96,13 @@ host(Units, #{submasters := Submasters, tree := Tree}) ->
     case [Node || Node <- Below, is_map_key(Node, Submasters)] of
         [Node | _] -> Node;
         [] ->
-            {_, Nearest} = lists:min([{placement_tree:distance(Tree, hd(Below), Node), Node} || Node <- maps:keys(Submasters)]),
+            {_, Nearest} = lists:min([{distance(Tree, hd(Below), Node), Node} || Node <- maps:keys(Submasters)]),
             Nearest
     end.
+
+distance(Tree, One, Other) ->
+    {ok, Distance} = placement_tree:distance(Tree, One, Other),
+    Distance.
 
 %% @doc Returns the role and the node of every process, starting with the root.
 -spec to_list(process()) -> [{role(), node()}].
