@@ -123,14 +123,22 @@ row(Name) ->
 %% A voter's own row contains the time at which the lease expires; any other node has only what the child's keeper has
 %% announced.
 -spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
-known_as({Spec, _}, [{_, _, #{version := Newer}, _}] = Names) when Newer > map_get(version, Spec); Newer > element(2, Spec) -> told_of(Names);
-known_as({#{} = Spec, Promise}, Names) ->
-    case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
-        {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
-        {false, _, _} when Names =/= [] -> told_of(Names);
-        _ -> {Spec, none, none}
+known_as({#{version := Version} = Spec, Promise}, Names) ->
+    case Names of
+        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
+        _ ->
+            case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
+                {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
+                {true, _, _} -> {Spec, none, none};
+                {false, _, _} when Names =:= [] -> {Spec, none, none};
+                {false, _, _} -> told_of(Names)
+            end
     end;
-known_as({{deleted, _}, _}, _) -> deleted;
+known_as({{deleted, Version}, _}, Names) ->
+    case Names of
+        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
+        _ -> deleted
+    end;
 known_as(_, Names) -> told_of(Names).
 
 told_of([{_, none, Spec, _}]) -> {Spec, none, none};

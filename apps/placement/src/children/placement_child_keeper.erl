@@ -313,15 +313,20 @@ answered({To, Tag}, {Outcome, After}) ->
 
 %% Returns the outcome for the child and how the keeper continues: `moved', `{forwards, Spec, Old, New, Server}', or
 %% the `#kept{}' to continue with.
-move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid, until = Until} = Kept) ->
-    case placement_move:is_willing(Pid) andalso placement_move:hold(Pid, Node, max(0, min(?HANDOFF_MS, (Until - now_ms()) div 3))) of
-        {held, Held} -> transferred(Held, Node, Kept);
-        {refused, Reason} -> {{refused, Reason}, Kept};
+move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
+    case placement_move:is_willing(Pid) of
+        true -> held(Node, Kept);
         false ->
             Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
             ok = stop(Spec, Pid),
             ok = passed(Node, Spec, Given),
             {{restarted, Node}, moved}
+    end.
+
+held(Node, #kept{pid = Pid, until = Until} = Kept) ->
+    case placement_move:hold(Pid, Node, max(0, min(?HANDOFF_MS, (Until - now_ms()) div 3))) of
+        {held, Held} -> transferred(Held, Node, Kept);
+        {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
 %% From here on the old process is suspended and does not act, so it needs no lease and is not killed when the lease

@@ -331,9 +331,15 @@ committed(Receiver, Monitor, Old, Pid, Node) ->
     receive
         {Receiver, {live, New}} -> {moved, New};
         {'DOWN', Monitor, process, _, _} ->
-            ok = placement_supervisor:retire(hd(ancestors(Pid) ++ [none]), Pid),
+            ok = placement_supervisor:retire(supervisor_of(Pid), Pid),
             {lost, {nodedown, Node}};
         {'DOWN', Old, process, _, _} -> {lost, ended}
+    end.
+
+supervisor_of(Pid) ->
+    case ancestors(Pid) of
+        [Parent | _] -> Parent;
+        [] -> none
     end.
 
 %% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume,

@@ -49,7 +49,7 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     #{node => Node, status => Status, constraints => Constraints,
       suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
-%% @doc Returns every constraint that keeps a node from being chosen.
+%% @doc Returns every constraint that keeps a node from being chosen. The optional ones, from `order', come last.
 -spec why_not(node(), [report()]) -> [verdict()].
 why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
 
@@ -59,8 +59,7 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
     Reports = reports(Plan, Snapshot),
     Counted = [[{C, Truth} || #{constraint := C, truth := Truth, kind := Kind} <- All, Kind =:= require orelse OnConflict =:= error] || #{constraints := All} <- Reports],
     Parts = [C || {C, _} <- hd(Counted)],
-    Answering = [{lists:sum([1 bsl I || {I, {_, true}} <- lists:enumerate(0, Truths)]), Report}
-                 || {Truths, #{status := Status} = Report} <- lists:zip(Counted, Reports), Status =:= ok orelse Status =:= unasked],
+    Answering = [{mask(Truths), Report} || {Truths, #{status := Status} = Report} <- lists:zip(Counted, Reports), Status =:= ok orelse Status =:= unasked],
     Masks = [Mask || {Mask, _} <- Answering],
     Indexed = lists:enumerate(0, Parts),
     Largest = largest(length(Parts), Masks, Min),
@@ -73,6 +72,9 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
       relaxations => relaxations(Indexed, Answering, Min),
       unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok, Status =/= unasked],
       oldest_ms => lists:max([0 | [Age || #{constraints := All} <- Reports, #{details := Details} <- All, {_, _, {value, _, Age}} <- Details]])}.
+
+%% Returns the constraints that are true as bits; the first constraint is the lowest bit.
+mask(Truths) -> lists:sum([1 bsl I || {I, {_, true}} <- lists:enumerate(0, Truths)]).
 
 holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits]).
 

@@ -264,7 +264,7 @@ handle_info(check, State) ->
     {noreply, State};
 handle_info(forget, #state{buried = Before} = State) ->
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
-    Now = [Left || {_, Known} = Left <- ets:tab2list(?GROUPS), not is_in(node(), Known)],
+    Now = buried(ets:tab2list(?GROUPS)),
     Old = [Buried || Buried <- Before, lists:member(Buried, Now)],
     _ = [ets:delete(?GROUPS, Group) || {Group, _} <- Old],
     {noreply, State#state{buried = Now -- Old}};
@@ -323,10 +323,14 @@ later(A, B) -> max(A, B).
 taken(#{names := Names}, #{names := Mine} = Own, #state{began = Began}) ->
     case is_in(node(), Own) of
         true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
-                                                         is_pid(Pid), node(Pid) =:= node(), Count > Began, {Now, _} <- [maps:get(Name, Mine, {0, none})], Now < Stamp]);
+                                                         is_pid(Pid), node(Pid) =:= node(), Count > Began, is_older(maps:get(Name, Mine, none), Stamp)]);
         false -> #{}
     end.
 
+is_older(none, _) -> true;
+is_older({Mine, _}, Stamp) -> Mine < Stamp.
+
+%% Drops removed names, and names on nodes that have left the group. If this node has left it, drops all names.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
         true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
@@ -366,6 +370,9 @@ unwatched(Group, Name, #state{watched = Watched} = State) ->
         error -> State
     end.
 
+-spec buried([{group(), state_of_group()}]) -> [buried()].
+buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
+
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
@@ -400,4 +407,10 @@ taken_test() ->
     %% The name is removed in whichever order the two messages arrive, and a name that was registered later remains.
     [?assertEqual({{5, Here}, none}, later(A, B)) || {A, B} <- [{Given(5), {{5, Here}, none}}, {{{5, Here}, none}, Given(5)}]],
     ?assertEqual(Given(6), later(Given(6), {{5, Here}, none})).
+
+buried_test() ->
+    Here = node(),
+    In = #{members => #{Here => {{1, a}, in}}, names => #{}},
+    Out = #{members => #{Here => {{4, a}, out}}, names => #{}},
+    ?assertEqual([{two, Out}], buried([{one, In}, {two, Out}])).
 -endif.

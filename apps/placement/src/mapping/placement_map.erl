@@ -94,11 +94,12 @@ when_all(Is, Values, Expected) ->
 %% @doc Returns the pairs of a graph, sorted. Both orders of a pair count as the same pair, and the weights of repeated
 %% pairs are added. Throws an error that {@link format_error/1} can format.
 -spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
-pairs(Graph) when is_map(Graph) ->
-    _ = [throw({bad_graph, Entry, "{Process, Process} => Weight"}) || {Key, _} = Entry <- maps:to_list(Graph), not is_tuple(Key) orelse tuple_size(Key) =/= 2],
-    pairs([{A, B, Weight} || {{A, B}, Weight} <- maps:to_list(Graph)]);
+pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
 pairs(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
 pairs(Graph) -> throw({bad_graph, Graph, "a list of {Process, Process, Weight}, or a map of {Process, Process} to weights"}).
+
+edge({A, B}, Weight) -> {A, B, Weight};
+edge(Key, Weight) -> throw({bad_graph, {Key, Weight}, "{Process, Process} => Weight"}).
 
 ordered({A, B, Weight}) when is_number(Weight), Weight >= 0, A =< B -> {A, B, Weight};
 ordered({A, B, Weight}) when is_number(Weight), Weight >= 0 -> {B, A, Weight};
@@ -252,9 +253,10 @@ once({Arcs, _} = Graph, Parts, Most, Distances, How) ->
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
     {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), placement_map_distances:from(Block, Distances), Blocks, 0) || {V, Block} <- lists:enumerate(Found)])}, Found}.
 
-%% Traffic between the root's children costs most, so the cuts between these are made several times and the best result
-%% is used. After the first cut both sides continue concurrently. Each side's random number generator is seeded from its
-%% position in the tree, so the result does not depend on which side is faster.
+%% Bisects the graph until each part is assigned to a single node. Traffic between the root's children costs most, so
+%% the cuts between these are made several times and the best result is used. After the first cut both sides continue
+%% concurrently. Each side's random number generator is seeded from its position in the tree, so the result does not
+%% depend on which side is faster.
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
 multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
 multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
@@ -344,9 +346,13 @@ put_in([], _, _, _, _, _, _) -> ok.
 cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * placement_map_distances:to(atomics:get(Blocks, U), Row));
 cost_at([], _, _, Sum) -> Sum.
 
+%% Returns the first process that is in an overloaded block.
 misfit(Blocks, {_, Loads}, Most) ->
     Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
-    hd([V || {V, Block} <- lists:enumerate(Blocks), maps:get(Block, Full) > element(Block, Most)] ++ [none]).
+    case [V || {V, Block} <- lists:enumerate(Blocks), maps:get(Block, Full) > element(Block, Most)] of
+        [] -> none;
+        [V | _] -> V
+    end.
 
 %% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().

@@ -24,11 +24,19 @@ sides({_, Loads} = Graph, {Target, Most0}, {_, Most1}, Tries) ->
 once(Graph, MaxLoad, Bounds) ->
     {Coarsest, Levels} = placement_map_graph:levels(Graph, ?COARSEST, MaxLoad),
     lists:foldl(fun({Finer, Coarse}, {_, Above}) ->
-                        Sides = atomics:new(placement_map_graph:size(Finer), []),
-                        ok = lists:foreach(fun({V, Merged}) -> atomics:put(Sides, V, atomics:get(Above, Merged)) end, lists:enumerate(tuple_to_list(Coarse))),
+                        Sides = projected(Coarse, Above),
                         {refined(Finer, Sides, Bounds), Sides}
-                end, hd(lists:keysort(1, [grown(Coarsest, Bounds) || _ <- lists:seq(1, ?TRIES)])), Levels).
+                end, best_of(?TRIES, Coarsest, Bounds), Levels).
 
+%% Puts each vertex on the side of the coarser vertex that contains it.
+projected(Coarse, Above) ->
+    Sides = atomics:new(tuple_size(Coarse), []),
+    ok = lists:foreach(fun({V, Merged}) -> atomics:put(Sides, V, atomics:get(Above, Merged)) end, lists:enumerate(tuple_to_list(Coarse))),
+    Sides.
+
+best_of(Tries, Graph, Bounds) -> hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
+
+%% Grows one side from a vertex, adding the best neighbour in each step.
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),

@@ -43,8 +43,14 @@ inside(false, _) -> [];
 inside(Program, Units) ->
     %% In a cgroup that has only some of the processors, lstopo would by default show only these, as if they were the
     %% whole machine.
-    lists:append([placement_hwloc:path(Machine, Units) || {ok, Xml} <- [placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS)],
-                                                          {ok, Machine} <- [placement_hwloc:from_xml(Xml)]]).
+    case placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS) of
+        {ok, Xml} ->
+            case placement_hwloc:from_xml(Xml) of
+                {ok, Machine} -> placement_hwloc:path(Machine, Units);
+                {error, _} -> []
+            end;
+        {error, _} -> []
+    end.
 
 %% @doc Returns Linux's numbers for the processing units that this VM may use, or an empty list if they are unknown.
 -spec allowed_units() -> [non_neg_integer()].

@@ -51,10 +51,10 @@ switch(Number, Line) ->
     Fields = maps:from_list(fields(Number, Line)),
     case Fields of
         #{"switchname" := Name} ->
-            [] = unknown(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
+            ok = known(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
             [{Name, expanded(maps:get("switches", Fields, "")), expanded(maps:get("nodes", Fields, ""))}];
         #{"blockname" := Name} ->
-            [] = unknown(Number, Fields, ["blockname", "nodes", "aggregatedblocks"]),
+            ok = known(Number, Fields, ["blockname", "nodes", "aggregatedblocks"]),
             [{Name, [], expanded(maps:get("nodes", Fields, ""))}];
         #{"blocksizes" := _} -> [];
         #{} -> throw({line, Number, "expected SwitchName=, BlockName= or BlockSizes="})
@@ -67,8 +67,11 @@ fields(Number, Line) ->
         nomatch -> throw({line, Number, "'" ++ hd(string:lexemes(Line, " \t\r")) ++ "' is not a parameter; expected Name=Value"})
     end.
 
-unknown(Number, Fields, Names) ->
-    [throw({line, Number, "the parameter '" ++ Other ++ "' is not known here"}) || Other <- maps:keys(maps:without(Names, Fields))].
+known(Number, Fields, Names) ->
+    case maps:keys(maps:without(Names, Fields)) of
+        [] -> ok;
+        [Other | _] -> throw({line, Number, "the parameter '" ++ Other ++ "' is not known here"})
+    end.
 
 expanded(Text) ->
     case placement_hostlist:expand(Text) of

@@ -141,7 +141,9 @@ handle_call({set, Tree, After}, _, State) ->
     {reply, Stamp, State};
 handle_call({publish, {Epoch, Node} = Stamp, Tree}, _, State) when is_integer(Epoch), is_atom(Node) ->
     case stamped() of
-        {Own, _} when Own < Stamp -> {reply, persistent_term:put(?KEY, {Stamp, Tree}), State};
+        {Own, _} when Own < Stamp ->
+            ok = persistent_term:put(?KEY, {Stamp, Tree}),
+            {reply, ok, State};
         {Stamp, _} -> {reply, ok, State};
         {{Newer, _}, _} -> {reply, {error, {newer, Newer}}, State}
     end;

@@ -192,11 +192,12 @@ diameter(Tree, Nodes) ->
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
 rank(Tree, From, To) ->
     case shared(Tree, From, To) of
-        {ok, Shared} ->
-            Levels = length(map_get(From, places(Tree))),
-            {ok, case Shared of same -> 0; _ -> Levels - Shared end, Levels};
+        {ok, same} -> {ok, 0, levels(Tree, From)};
+        {ok, Length} -> {ok, levels(Tree, From) - Length, levels(Tree, From)};
         unknown -> unknown
     end.
+
+levels(Tree, Node) -> length(map_get(Node, places(Tree))).
 
 %% @doc Returns the times measured in the smallest group that contains both nodes; the map is empty if there are none.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
