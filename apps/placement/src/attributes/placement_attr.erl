@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The attribute server of a node, registered as `attr_server'.
 %%
-%% Its tables belong to {@link placement_sup}, so a server that is killed restarts with all its attributes. The server
-%% never evaluates a function itself and never waits for another node. Each function runs in a separate process ({@link
-%% placement_eval}). An attribute has at most one such process at a time, and at most 32 functions run concurrently.
+%% Its tables belong to {@link placement_sup}, so a server that is killed restarts with all its attributes. It then
+%% monitors their owners again and drops those that exited in the meantime. The server never evaluates a function itself
+%% and never waits for another node. Each function runs in a separate process ({@link placement_eval}). An attribute has
+%% at most one such process at a time, and at most 32 functions run concurrently.
 %% Until the server is configured for the first time it does not answer at all, because an attribute that is not served
 %% yet must not appear to be missing.
 %%
@@ -292,6 +293,7 @@ forget(Name) ->
     true = ets:delete(?VALUES, Name),
     true = ets:delete(?VALUES, {samples, Name}).
 
+%% Each sampled attribute has one timer. If the attribute is redefined, its old timer is cancelled.
 sample_after(Name, Ms) ->
     case erlang:get({timer, Name}) of
         undefined -> ok;
@@ -350,6 +352,7 @@ last_value(Name, #{min_interval := Interval} = Definition, Now) ->
         _ -> evaluate
     end.
 
+%% A function that has failed three times in a row is no longer called for every request.
 backed_off(Last, At, Failures, Definition, Now) ->
     case Now - At < min(?BACK_OFF_MAX_MS, ?BACK_OFF_MS bsl min(Failures - 3, 10)) of
         true -> old_or_unknown(Last, Definition, Now);

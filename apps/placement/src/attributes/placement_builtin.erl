@@ -141,7 +141,8 @@ load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 -spec run_queue() -> non_neg_integer().
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% @doc Returns the fraction of time for which the schedulers were busy since the last evaluation.
+%% @doc Returns the fraction of time for which the schedulers were busy, since the last evaluation or since the server
+%% started.
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
     Now = lists:sort(erlang:statistics(scheduler_wall_time)),

@@ -36,7 +36,8 @@
 %% The VM limits timers to several centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
-%% @doc Returns the entries of a file in their order, or an empty list for `none'.
+%% @doc Returns the entries of a file in their order, or an empty list for `none'. The error text
+%% contains the file, the position and what was expected.
 -spec read(none | file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 read(none) -> {ok, []};
 read(File) ->

@@ -96,6 +96,7 @@ share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
 %% @doc Increases a node's measured load by `Charge' for each placement that this node has made there since the measurement.
+%% This is needed for policies that do not request current values.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->

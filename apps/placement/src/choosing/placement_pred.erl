@@ -235,7 +235,8 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them.
+%% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them. The result is
+%% `unknown' if neither is known to be true and the distance to one of the hosts is unknown.
 is_near(Node, Hosts, Tree) ->
     any([lists:member(Node, Hosts) | [case placement_tree:rank(Tree, Host, Node) of {ok, Rank, _} -> Rank =< 1; unknown -> unknown end || Host <- Hosts]]).
 
@@ -326,7 +327,7 @@ latency(#{node := Node, view := View} = Context) ->
             end
     end.
 
-%% @doc Returns the thresholds for `low', `highest', `top' … among these candidates.
+%% @doc Returns the thresholds for `low', `highest', `top' … among these candidates, whose order does not matter.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
     maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}

@@ -135,6 +135,7 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
 %% Returns whether the diagonal is empty. This is allowed, because a node is not measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:enumerate(Lines)).
 
+%% The rows must be in the same order as the columns.
 row_of(N, Name, Row, Lines, Names) ->
     {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
     case lists:nthtail(min(length(Before), length(Names)), Names) of

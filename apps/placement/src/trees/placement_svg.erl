@@ -54,7 +54,7 @@ coloured(Pick) ->
 
 -define(RAMP, [{18, 52, 86}, {22, 105, 122}, {42, 157, 143}, {138, 190, 105}, {233, 196, 106}, {244, 162, 97}, {222, 82, 60}]).
 
-%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange.
+%% @doc Returns the colour of a time between the shortest (0) and the longest (1), from dark teal through green to orange, as in the console.
 -spec ramp(Share :: float()) -> unicode:chardata().
 ramp(Share) ->
     At = max(0.0, min(0.9999, Share)) * (length(?RAMP) - 1),

@@ -2,7 +2,7 @@
 %% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: indented maps and lists, plain and quoted strings, lists
 %% in brackets, and comments. All functions are pure.
 %%
-%% Anchors, tags, maps in braces, multi-line strings and multiple documents are rejected.
+%% Anchors, tags, maps in braces, multi-line strings and multiple documents are rejected, with the line number.
 -module(placement_yaml).
 
 -export([decode/1, format_error/1]).
