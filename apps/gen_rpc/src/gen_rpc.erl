@@ -137,7 +137,8 @@ here(Module, Function, Args) ->
 -spec cast(destination(), versioned(), atom()) -> true.
 cast(Dest, M, F) -> cast(Dest, M, F, []).
 
-%% @doc Applies the function without waiting for it to return. Returns `true' even if the request could not be sent.
+%% @doc Applies the function without waiting for it to return. Returns `true' even if the request could not be sent; {@link safe_cast/4} reports
+%% such failures.
 -spec cast(destination(), versioned(), atom(), [term()]) -> true.
 cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
 
