@@ -9,7 +9,8 @@
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc Returns the ring that the two nodes may try, or the reason why they use their stream.
+%% @doc Returns the ring that the two nodes may try, or the reason why they use their stream. If the versions of the extension differ, both
+%% sides use the stream; the connection is never rejected.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Identifies the kernel on which this node runs. Two nodes on the same kernel may share memory.
+%% @doc Identifies the kernel on which this node runs, because two nodes on the same kernel may share memory. Also reads the start of any file, raw,
+%% for modules that run before the file server.
 -module(beamway_host).
 
 -export([digest/0, boot_id/0, read/2]).

@@ -72,7 +72,8 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Creates what outlives the server but not the calling process, its supervisor: the table with the node's options, and the driver.
+%% @doc Creates what outlives the server but not the calling process, its supervisor: the table with the node's options, and the driver. A driver is
+%% unloaded, and its ports are closed, when the process that loaded it exits.
 -spec prepare() -> ok.
 prepare() ->
     _ = application:load(beamway),
@@ -152,7 +153,7 @@ usable(Links, StreamKind, Now) ->
             Usable
     end.
 
-%% @doc Reserves at most `ring_bytes' per direction for the calling connection process, until it exits.
+%% @doc Reserves ring memory, at most `ring_bytes' per direction, until the calling connection process exits. Returns the granted size.
 -spec reserve(beamway_kind:ring()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).

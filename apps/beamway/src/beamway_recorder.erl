@@ -333,6 +333,7 @@ tick_ms() -> 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4.
 may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
 may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
 
+%% A link is sampled only every five seconds if it is idle or one of many.
 stepped(_Now, Seconds, Many, #link{idle = Idle, missed = Missed} = Link) when Many orelse Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
     Link#link{missed = Missed + Seconds};
 stepped(Now, Seconds, _Many, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Chains steps that may fail. All functions are pure.
+%% @doc Chains steps that may fail. The module has no state of its own.
 -module(beamway_result).
 
 -export([then/2]).

@@ -287,6 +287,7 @@ with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Want
 with_spreader(_AfterMs, _Port, Session) ->
     Session.
 
+%% A link that loses its connection soon after it has spread waits longer each time before it spreads again.
 again_ms(spread, Session, _Now) -> maps:get(again_ms, Session, ?SPREAD_AGAIN_MS);
 again_ms(resume, #{spread_at := At, again_ms := Ms}, Now) when Now - At < ?SPREAD_SOON_MS -> min(?SPREAD_AGAIN_MAX_MS, 2 * Ms);
 again_ms(resume, _Session, _Now) -> ?SPREAD_AGAIN_MS.

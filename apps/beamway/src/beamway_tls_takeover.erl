@@ -86,7 +86,8 @@ taken_over({error, Reason}, _Secret) ->
 text(Reason) when is_binary(Reason) -> Reason;
 text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 
-%% @doc Moves the connection into the driver, whose port then carries bytes. After an error the connection is lost.
+%% @doc Moves the connection into the driver, under a key that only the two sides know. Afterwards the port carries bytes. After an error the
+%% connection is lost.
 -spec take_over(connecting | accepting, ssl:sslsocket(), Key :: <<_:256>>, RingBytes :: pos_integer(), Deadline :: integer()) ->
           {ok, Socket :: port(), Port :: port(), Cipher :: binary()} | {error, Reason :: term()}.
 take_over(Role, Tls, Key, RingBytes, Deadline) ->
