@@ -32,7 +32,11 @@ connect(Kind, Where, Token, RingBytes, Ms) ->
                fun(Port) -> linked(Kind, Port, await(Port, deadline(Ms))) end).
 
 begin_port(Kind, Begin, Await) ->
-    beamway_port:opened(fun(Port) -> then(then(beamway_port:use(Port, Kind), fun() -> Begin(Port) end), fun() -> Await(Port) end) end).
+    beamway_port:opened(fun(Port) ->
+                                Used = beamway_port:use(Port, Kind),
+                                Begun = then(Used, fun() -> Begin(Port) end),
+                                then(Begun, fun() -> Await(Port) end)
+                        end).
 
 %% @doc Accepts the listener's peer, until a deadline in monotonic milliseconds. After an error, the port stays open.
 -spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.

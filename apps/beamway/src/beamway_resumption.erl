@@ -150,12 +150,11 @@ over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tl
 over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(Place, RingBytes, Deadline).
 
 offered(Keeper, Talk, Socket, Position, Made) ->
-    then(Made, fun(Port, Read) ->
-                       then(offer(Port), fun(Offer) ->
-                                                 then(inet_tcp:controlling_process(Socket, Keeper),
-                                                      fun() -> call(Keeper, attaching(Talk, Socket, Offer, Position, Read)) end)
-                                         end)
-               end).
+    Offered = then(Made, fun(Port, Read) -> then(offer(Port), fun(Offer) -> {ok, Offer, Read} end) end),
+    then(Offered, fun(Offer, Read) -> attach(Keeper, Socket, attaching(Talk, Socket, Offer, Position, Read)) end).
+
+%% The keeper must own the socket before it attaches the connection.
+attach(Keeper, Socket, Request) -> then(inet_tcp:controlling_process(Socket, Keeper), fun() -> call(Keeper, Request) end).
 
 attaching(#{kind := join, number := Number}, Socket, Offer, _Position, Read) -> {join, Number, {Socket, Offer, Read}};
 attaching(#{kind := Kind, number := Number} = Talk, Socket, Offer, Position, Read) -> {attach, Number, {Kind, Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}.
@@ -218,8 +217,8 @@ answer({ok, #{key := Key, keeper := Keeper} = Link}, Stream, #{kind := Kind} = A
                   false -> number
               end,
     Challenged = then(call(Keeper, Request), fun(Last) -> beamway_stream:send(Stream, beamway_session:challenge(Talk, Callee, Last)) end),
-    Proved = fun(Moved) -> then(received(Moved), fun(Proof) -> proved(Keeper, Link, Moved, Talk, Proof) end) end,
-    _ = then(Challenged, fun() -> then(in_driver(accepting, Link, Stream, Talk), Proved) end),
+    InDriver = then(Challenged, fun() -> in_driver(accepting, Link, Stream, Talk) end),
+    _ = then(InDriver, fun(Moved) -> await_proof(Keeper, Link, Moved, Talk) end),
     exit(shutdown);
 answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, Name, _} = Resume) ->
     Cookie = cookie(Name),
@@ -263,6 +262,9 @@ cookie(Node) ->
     try auth:get_cookie(binary_to_existing_atom(Node))
     catch error:_ -> erlang:get_cookie()
     end.
+
+await_proof(Keeper, Link, Stream, Talk) ->
+    then(received(Stream), fun(Proof) -> proved(Keeper, Link, Stream, Talk, Proof) end).
 
 proved(Keeper, Link, Socket, #{kind := Kind} = Asked, {proof, Number, Position, _} = Proof) ->
     Talk = Asked#{number => Number},

@@ -203,7 +203,11 @@ carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
     _ = reserved(), % the attempt to set up a ring has released the reservation
     ok = beamway_stream_tcp:bound(Socket, Role),
     ok = forget(Port),
-    then(of_port(fun() -> beamway_port:packets(Port, <<>>) end), fun() -> {case Wish of none -> ok; _ -> resumes end, Port} end).
+    case of_port(fun() -> beamway_port:packets(Port, <<>>) end) of
+        ok when Wish =:= none -> {ok, Port};
+        ok -> {resumes, Port};
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% @private
 -spec keep(stream()) -> ok | {error, inet:posix()}.

@@ -62,8 +62,12 @@ read(Role) ->
 %% @doc Returns a checksum of the options and of the contents of all files that they name, so that a caller notices when one of them has changed.
 -spec contents() -> {ok, binary()} | {error, Problem :: binary()}.
 contents() ->
-    then(both(), fun(Server, Client) ->
-        {ok, erlang:md5(term_to_binary([Server, Client | [erl_prim_loader:get_file(File) || {_, File} <- files(Server) ++ files(Client)]]))} end).
+    case both() of
+        {ok, Server, Client} ->
+            Files = [erl_prim_loader:get_file(File) || {_, File} <- files(Server) ++ files(Client)],
+            {ok, erlang:md5(term_to_binary([Server, Client | Files]))};
+        {error, Problem} -> {error, Problem}
+    end.
 
 %% @doc Returns the options for calling this host. The user's own options have priority. If the host is an address, there is no name to verify, and
 %% ssl compares the address.
@@ -107,8 +111,14 @@ host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
 given(error, error) ->
     problem("no TLS options: start the node with -ssl_dist_optfile FILE", []);
 given(File, Arguments) ->
-    then(in_file(File), fun(OfFile) -> then(in_arguments(Arguments), fun(OfArguments) ->
-        {ok, [{Role, beside_file(proplists:get_value(Role, OfArguments, []), proplists:get_value(Role, OfFile, []))} || Role <- [server, client]]} end) end).
+    case {in_file(File), in_arguments(Arguments)} of
+        {{ok, OfFile}, {ok, OfArguments}} ->
+            {ok, [{Role, beside_file(proplists:get_value(Role, OfArguments, []), proplists:get_value(Role, OfFile, []))} || Role <- [server, client]]};
+        {{error, Problem}, _} ->
+            {error, Problem};
+        {_, {error, Problem}} ->
+            {error, Problem}
+    end.
 
 in_file({ok, [[File]]}) -> from_file(File);
 in_file({ok, Other}) -> problem("-ssl_dist_optfile: expected one file, found ~0tp", [Other]);
@@ -170,13 +180,21 @@ argument(Role, Name, Text, Rest, Given) ->
 
 value(Name, Text) ->
     case Name of
-        _ when Name =:= "certfile"; Name =:= "cacertfile"; Name =:= "keyfile"; Name =:= "dhfile"; Name =:= "password"; Name =:= "ciphers" -> Text;
-        _ when Name =:= "fail_if_no_peer_cert"; Name =:= "ktls"; Name =:= "secure_renegotiate" -> one_of(Text, [true, false]);
-        _ when Name =:= "depth"; Name =:= "hibernate_after" -> list_to_integer(Text);
+        "certfile" -> Text;
+        "cacertfile" -> Text;
+        "keyfile" -> Text;
+        "dhfile" -> Text;
+        "password" -> Text;
+        "ciphers" -> Text;
         "verify" -> one_of(Text, [verify_peer, verify_none]);
+        "fail_if_no_peer_cert" -> one_of(Text, [true, false]);
         "versions" -> [one_of(Text, ['tlsv1.3', 'tlsv1.2', 'tlsv1.1', tlsv1])];
+        "ktls" -> one_of(Text, [true, false]);
         "crl_check" -> one_of(Text, [true, false, peer, best_effort]);
+        "secure_renegotiate" -> one_of(Text, [true, false]);
         "reuse_sessions" -> one_of(Text, [true, false, save]);
+        "depth" -> list_to_integer(Text);
+        "hibernate_after" -> list_to_integer(Text);
         "crl_cache" -> term(Text);
         "verify_fun" -> function(term(Text))
     end.

@@ -55,14 +55,18 @@ asks_epmd(Reason, Events) ->
 %% Classifies the exit reasons of the connection process, which come from dist_util, net_kernel and our own processes.
 kind({shutdown, Reason}) -> kind(Reason);
 kind(net_tick_timeout) -> silent;
-kind(Reason) when Reason =:= disconnect; Reason =:= disconnected -> asked;
+kind(disconnect) -> asked;
+kind(disconnected) -> asked;
 kind(beamway_link_corrupt) -> protocol;
 kind(beamway_signal_corrupt) -> protocol;
 kind(beamway_compression_corrupt) -> protocol;
 kind(beamway_tls_corrupt) -> protocol;
 kind(beamway_tls_flooded) -> protocol;
-kind(Reason) when Reason =:= enomem; Reason =:= system_limit -> memory;
-kind(Reason) when Reason =:= shutdown; Reason =:= killed; Reason =:= normal -> own;
+kind(enomem) -> memory;
+kind(system_limit) -> memory;
+kind(shutdown) -> own;
+kind(killed) -> own;
+kind(normal) -> own;
 kind(Reason) when is_atom(Reason) -> lost;
 kind(_) -> other.
 
