@@ -199,10 +199,16 @@ choose(Options) when is_map_key(query, Options); is_map_key(advise, Options) ->
         Result ->
             ended("choose", Result, fun(Answer) ->
                                             ?DONE = show(Options, Answer, fun beamway_cli_choose:to_json/1, fun beamway_cli_choose:to_text/1),
-                                            status(element(1, Answer) =/= unsatisfied)
+                                            chosen(Answer)
                                     end)
     end;
 choose(_) -> wrong("choose", "which nodes? Expected a query").
+
+chosen(Answer) ->
+    case Answer of
+        {unsatisfied, _} -> ?FAILED;
+        _ -> ?DONE
+    end.
 
 drain(#{node := _} = Options) ->
     ended("drain", beamway_cli_drain:run(Options, fun(Line) -> complain("drain: ~ts", [Line]) end),
@@ -212,7 +218,8 @@ drain(#{node := _} = Options) ->
           end);
 drain(_) -> wrong("drain", "which node? Expected its name").
 
-%% Returns the exit status for the result of a command. Show shows what the command has returned.
+%% Returns the exit status for the result of a command. Show shows what the command has returned; it is `none' for a command that shows everything
+%% itself and returns only ok.
 ended(_Command, ok, none) -> ?DONE;
 ended(_Command, {ok, Answer}, Show) -> Show(Answer);
 ended(Command, {usage, Text}, _Show) -> wrong(Command, Text);
