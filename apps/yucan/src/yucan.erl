@@ -15,7 +15,7 @@
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
 start_link(Options) ->
     case yucan_config:check(Options) of
-        {ok, Checked} -> started(yucan_listener_sup:start_link(Checked));
+        {ok, Checked} -> started(yucan_listener_sup:start_server(Checked));
         {error, Text} -> {error, {bad_options, Text}}
     end.
 

@@ -45,20 +45,58 @@ escape_byte(C) -> <<C>>.
 
 %% @doc Returns the reason phrase for a status code.
 -spec reason(integer()) -> binary().
-reason(Status) ->
-    maps:get(Status, #{
-        100 => <<"Continue">>, 101 => <<"Switching Protocols">>, 102 => <<"Processing">>, 103 => <<"Early Hints">>, 200 => <<"OK">>,
-        201 => <<"Created">>, 202 => <<"Accepted">>, 203 => <<"Non-Authoritative Information">>, 204 => <<"No Content">>,
-        205 => <<"Reset Content">>, 206 => <<"Partial Content">>, 207 => <<"Multi-Status">>, 300 => <<"Multiple Choices">>,
-        301 => <<"Moved Permanently">>, 302 => <<"Found">>, 303 => <<"See Other">>, 304 => <<"Not Modified">>, 307 => <<"Temporary Redirect">>,
-        308 => <<"Permanent Redirect">>, 400 => <<"Bad Request">>, 401 => <<"Unauthorized">>, 402 => <<"Payment Required">>,
-        403 => <<"Forbidden">>, 404 => <<"Not Found">>, 405 => <<"Method Not Allowed">>, 406 => <<"Not Acceptable">>,
-        407 => <<"Proxy Authentication Required">>, 408 => <<"Request Timeout">>, 409 => <<"Conflict">>, 410 => <<"Gone">>,
-        411 => <<"Length Required">>, 412 => <<"Precondition Failed">>, 413 => <<"Content Too Large">>, 414 => <<"URI Too Long">>,
-        415 => <<"Unsupported Media Type">>, 416 => <<"Range Not Satisfiable">>, 417 => <<"Expectation Failed">>,
-        421 => <<"Misdirected Request">>, 422 => <<"Unprocessable Content">>, 423 => <<"Locked">>, 424 => <<"Failed Dependency">>,
-        425 => <<"Too Early">>, 426 => <<"Upgrade Required">>, 428 => <<"Precondition Required">>, 429 => <<"Too Many Requests">>,
-        431 => <<"Request Header Fields Too Large">>, 451 => <<"Unavailable For Legal Reasons">>, 500 => <<"Internal Server Error">>,
-        501 => <<"Not Implemented">>, 502 => <<"Bad Gateway">>, 503 => <<"Service Unavailable">>, 504 => <<"Gateway Timeout">>,
-        505 => <<"HTTP Version Not Supported">>, 507 => <<"Insufficient Storage">>
-    }, <<"Status">>).
+reason(100) -> <<"Continue">>;
+reason(101) -> <<"Switching Protocols">>;
+reason(102) -> <<"Processing">>;
+reason(103) -> <<"Early Hints">>;
+reason(200) -> <<"OK">>;
+reason(201) -> <<"Created">>;
+reason(202) -> <<"Accepted">>;
+reason(203) -> <<"Non-Authoritative Information">>;
+reason(204) -> <<"No Content">>;
+reason(205) -> <<"Reset Content">>;
+reason(206) -> <<"Partial Content">>;
+reason(207) -> <<"Multi-Status">>;
+reason(300) -> <<"Multiple Choices">>;
+reason(301) -> <<"Moved Permanently">>;
+reason(302) -> <<"Found">>;
+reason(303) -> <<"See Other">>;
+reason(304) -> <<"Not Modified">>;
+reason(307) -> <<"Temporary Redirect">>;
+reason(308) -> <<"Permanent Redirect">>;
+reason(400) -> <<"Bad Request">>;
+reason(401) -> <<"Unauthorized">>;
+reason(402) -> <<"Payment Required">>;
+reason(403) -> <<"Forbidden">>;
+reason(404) -> <<"Not Found">>;
+reason(405) -> <<"Method Not Allowed">>;
+reason(406) -> <<"Not Acceptable">>;
+reason(407) -> <<"Proxy Authentication Required">>;
+reason(408) -> <<"Request Timeout">>;
+reason(409) -> <<"Conflict">>;
+reason(410) -> <<"Gone">>;
+reason(411) -> <<"Length Required">>;
+reason(412) -> <<"Precondition Failed">>;
+reason(413) -> <<"Content Too Large">>;
+reason(414) -> <<"URI Too Long">>;
+reason(415) -> <<"Unsupported Media Type">>;
+reason(416) -> <<"Range Not Satisfiable">>;
+reason(417) -> <<"Expectation Failed">>;
+reason(421) -> <<"Misdirected Request">>;
+reason(422) -> <<"Unprocessable Content">>;
+reason(423) -> <<"Locked">>;
+reason(424) -> <<"Failed Dependency">>;
+reason(425) -> <<"Too Early">>;
+reason(426) -> <<"Upgrade Required">>;
+reason(428) -> <<"Precondition Required">>;
+reason(429) -> <<"Too Many Requests">>;
+reason(431) -> <<"Request Header Fields Too Large">>;
+reason(451) -> <<"Unavailable For Legal Reasons">>;
+reason(500) -> <<"Internal Server Error">>;
+reason(501) -> <<"Not Implemented">>;
+reason(502) -> <<"Bad Gateway">>;
+reason(503) -> <<"Service Unavailable">>;
+reason(504) -> <<"Gateway Timeout">>;
+reason(505) -> <<"HTTP Version Not Supported">>;
+reason(507) -> <<"Insufficient Storage">>;
+reason(_) -> <<"Status">>.

@@ -5,14 +5,17 @@
 -module(yucan_listener_sup).
 -behaviour(supervisor).
 
--export([start_link/1, start_pool/3, stop_pools/1, start_log/5, stop_log/1]).
+-export([start_server/1, start_link/1, start_pool/3, stop_pools/1, start_log/5, stop_log/1]).
 -export([init/1]).
 
 -include("yucan_internal.hrl").
 
-%% @doc Starts a complete server with checked options or, for a name, its lower supervisor, which has no children yet.
--spec start_link(yucan_config:checked() | Server :: atom()) -> {ok, pid()} | {error, term()}.
-start_link(Options) when is_map(Options) -> supervisor:start_link(?MODULE, Options);
+%% @doc Starts a complete server with checked options, for yucan:start_link/1.
+-spec start_server(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
+start_server(Options) -> supervisor:start_link(?MODULE, Options).
+
+%% @doc Starts the supervisor for the configuration's processes, which has no children at first.
+-spec start_link(Server :: atom()) -> {ok, pid()} | {error, term()}.
 start_link(Server) -> supervisor:start_link({local, name(Server)}, ?MODULE, []).
 
 name(Server) -> list_to_atom(atom_to_list(Server) ++ "_listeners").

@@ -4,7 +4,6 @@
 %% Called by yucan_conn, or by yucan_answer for a handler. Only this module determines the framing: for a stream it uses the handler's Content-Length
 %% if there is one; otherwise it replaces the handler's framing headers. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
-%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, inform/3, refuse/5, fields/1]).

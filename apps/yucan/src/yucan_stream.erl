@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A response body that is written in parts, by a handler's function or in steps (yucan_answer). The head is sent together with the first part.
 -module(yucan_stream).
+%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([run/6, write/3, sent/1, outcome/1, cut/0]).

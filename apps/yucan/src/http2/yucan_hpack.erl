@@ -94,10 +94,16 @@ literal(Block, Bits, Table) ->
     {{Name, Value}, Rest2}.
 
 %% The text is copied, because otherwise an entry would keep all the bytes that arrived with it in memory.
-text(<<Coded:1, _/bits>> = Block) ->
+text(<<0:1, _/bits>> = Block) ->
     {Size, Rest} = integer(Block, 7),
     case Rest of
-        <<Text:Size/binary, Rest1/binary>> -> {case Coded of 0 -> binary:copy(Text); 1 -> huffman(Text, <<>>) end, Rest1};
+        <<Text:Size/binary, Rest1/binary>> -> {binary:copy(Text), Rest1};
+        _ -> bad()
+    end;
+text(<<1:1, _/bits>> = Block) ->
+    {Size, Rest} = integer(Block, 7),
+    case Rest of
+        <<Text:Size/binary, Rest1/binary>> -> {huffman(Text, <<>>), Rest1};
         _ -> bad()
     end;
 text(_) -> bad().
