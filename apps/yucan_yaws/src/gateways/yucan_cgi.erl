@@ -124,8 +124,8 @@ facts(Req, Spec, Body) ->
     Facts = #{method => yucan_req:method(Req), uri => yucan_req:target(Req), query => yucan_req:query(Req),
               version => yucan_req:version(Req), scheme => yucan_req:scheme(Req), headers => yucan_req:headers(Req),
               server_name => yucan_req:host(Req), server_port => yucan_req:port(Req), server_addr => ip(Local),
-              remote_addr => ip(Remote), remote_port => case is_integer(RemotePort) of true -> RemotePort; false -> 0 end,
-              script_name => maps:get(script_name, Spec), script_filename => maps:get(script, Spec), path_info => maps:get(path_info, Spec),
+              remote_addr => ip(Remote), remote_port => port_of(RemotePort), script_name => maps:get(script_name, Spec),
+              script_filename => maps:get(script, Spec), path_info => maps:get(path_info, Spec),
               document_root => case maps:get(docroot, Spec) of undefined -> ""; Root -> bytes(Root) end,
               content_length => yucan_spool:size(Body)},
     maps:merge(Facts, maps:with([user], Spec)).
@@ -133,6 +133,9 @@ facts(Req, Spec, Body) ->
 %% A client on a Unix socket has no address.
 ip(Address) when tuple_size(Address) =:= 4; tuple_size(Address) =:= 8 -> Address;
 ip(_) -> undefined.
+
+port_of(Port) when is_integer(Port) -> Port;
+port_of(_) -> 0.
 
 %% ---- the variables, pure
 

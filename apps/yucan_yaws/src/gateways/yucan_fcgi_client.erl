@@ -59,7 +59,7 @@ again(Request, Variables, Body) ->
     end.
 
 connect(Address, Ticket, Request, Body, Log) ->
-    {Host, Port, More} = case Address of {local, _} -> {Address, 0, []}; {Name, Number} -> {Name, Number, [{nodelay, true}]} end,
+    {Host, Port, More} = target(Address),
     Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | More],
     case yucan_gateway:connect(Host, Port, Options) of
         {ok, Socket} -> start(Address, Socket, ?ARM, Ticket, Request, Body, Log);
@@ -67,6 +67,9 @@ connect(Address, Ticket, Request, Body, Log) ->
             answered(Ticket),
             {error, {connect, Reason}}
     end.
+
+target({local, _} = Address) -> {Address, 0, []};
+target({Host, Port}) -> {Host, Port, [{nodelay, true}]}.
 
 answered(none) -> ok;
 answered(Ticket) -> yucan_fcgi_pool:answered(Ticket).

@@ -30,7 +30,7 @@ call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script
                         undefined -> {program, Script};
                         _ -> {interpreter, Program}
                     end,
-             script => Script, script_name => script_name(Before, Arg), path_info => case PathInfo of undefined -> ""; _ -> PathInfo end, docroot => Docroot,
+             script => Script, script_name => script_name(Before, Arg), path_info => defined(PathInfo), docroot => Docroot,
              variables => pairs(Variables), body => Arg#arg.clidata},
     {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec))}.
 
@@ -43,3 +43,6 @@ script_name(Before, _) -> Before.
 %% A module that rewrites requests may have stored something other than variables in `opaque'.
 pairs(Pairs) when is_list(Pairs) -> [{Name, Value} || {Name, Value} <- Pairs, is_list(Name), is_list(Value)];
 pairs(_) -> [].
+
+defined(undefined) -> "";
+defined(Text) -> Text.

@@ -102,11 +102,17 @@ sent(_, Value) -> Value.
 
 place({lower, Lower}) -> place(Lower);
 place(Name) ->
-    Lower = lower(Name),
-    Key = list_to_binary(case lists:member(Name, fields()) of true -> hyphens(Name); false -> Lower end),
+    Key = key(Name),
     case ?FIELDS of
         #{Key := At} -> {field, At};
-        _ -> {other, Lower}
+        _ -> {other, lower(Name)}
+    end.
+
+%% A name may also be the record's field, with underscores.
+key(Name) ->
+    case lists:member(Name, fields()) of
+        true -> list_to_binary(hyphens(Name));
+        false -> list_to_binary(lower(Name))
     end.
 
 fields() -> lists:droplast(record_info(fields, headers)).
