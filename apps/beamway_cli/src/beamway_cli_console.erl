@@ -36,6 +36,7 @@ options() ->
      {allow, undefined, "allow", undefined, "browsers may start measurements, and queries that call code of the nodes"},
      {times, undefined, "times", string, "show the times in this file of beamway topology measure"},
      {interval, undefined, "interval", {integer, 1000}, "milliseconds between two samples of a node"},
+     {results, undefined, "results", string, "has no effect any more"},
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
      {json, undefined, "json", undefined, "print the address as a JSON object"},
      {help, $h, "help", undefined, "this help"}].
@@ -63,7 +64,7 @@ run(#{bind := Bind} = Options) ->
     end.
 
 config(Ip, #{port := Port, interval := Interval} = Options) ->
-    (maps:with([token_file, certfile, keyfile], Options))#{ip => Ip, port => Port, interval_ms => Interval, allow => maps:get(allow, Options, false)}.
+    (maps:with([token_file, certfile, keyfile, results], Options))#{ip => Ip, port => Port, interval_ms => Interval, allow => maps:get(allow, Options, false)}.
 
 times(#{times := File}) ->
     case file:read_file(File) of

@@ -6,11 +6,13 @@
 -export_type([config/0]).
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
-                    nodes := connected | [node()], pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
+                    nodes := connected | [node()], pipes := file:filename(), without_effect := [atom()], tls := none | #{certfile | keyfile => file:filename()}}.
 %% Only the guard may get `secret', because the states and arguments of processes appear in logs.
 
 -define(SECRET_LEAST, 12).
 -define(SECRET_MOST, 1024).
+%% The options of a page that version 0.3.0 has removed. They will be unknown in 0.4.0.
+-define(WITHOUT_EFFECT, [command, results]).
 
 -include_lib("kernel/include/file.hrl").
 
@@ -20,7 +22,7 @@ read(Given) ->
     try
         Options = maps:from_list(Given),
         Known = [Name || {Name, _, _, _, _} <- table()],
-        _ = [bad("unknown option ~ts; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- Known],
+        _ = [bad("unknown option ~ts; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- (Known ++ ?WITHOUT_EFFECT)],
         {ok, checked(Options)}
     catch
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
@@ -59,7 +61,8 @@ checked(Options) ->
       allow => one(allow, Options, fun erlang:is_boolean/1),
       interval_ms => one(interval_ms, Options, fun(I) -> is_integer(I) andalso I >= 100 andalso I =< 60000 end),
       nodes => one(nodes, Options, fun is_nodes/1),
-      pipes => text(pipes, Options, beamway_console_pipes:default_folder())}.
+      pipes => text(pipes, Options, beamway_console_pipes:default_folder()),
+      without_effect => maps:keys(maps:with(?WITHOUT_EFFECT, Options))}.
 
 one(Key, Options, Is) ->
     Value = maps:get(Key, Options, default(Key)),
@@ -120,9 +123,10 @@ host(Ip) -> inet:ntoa(Ip).
 
 %% @doc Returns warnings for the operator about these options.
 -spec warnings(config()) -> [unicode:chardata()].
-warnings(#{ip := Ip, tls := Tls, allow := Allow, secret := Secret}) ->
+warnings(#{ip := Ip, tls := Tls, allow := Allow, secret := Secret, without_effect := Names}) ->
     [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || Tls =:= none, not is_loopback(Ip)]
-        ++ ["allow without a token: every account on this host can start measurements and call code of the nodes; give token_file if others have one" || Allow, Secret =:= none].
+        ++ ["allow without a token: every account on this host can start measurements and call code of the nodes; give token_file if others have one" || Allow, Secret =:= none]
+        ++ [["the option ", atom_to_list(Name), " has no effect any more, because the console does not start benchmarks; use beamway bench"] || Name <- Names].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -133,7 +137,9 @@ defaults_test() ->
     ?assertEqual(<<"http://localhost:8090/">>, url(Config, 8090)),
     ?assertEqual([], warnings(Config)),
     ?assertMatch(["allow without a token" ++ _], warnings(Config#{allow := true})),
-    ?assertEqual([], warnings(Config#{allow := true, secret := <<"0123456789ab">>})).
+    ?assertEqual([], warnings(Config#{allow := true, secret := <<"0123456789ab">>})),
+    {ok, Old} = read([{results, "r"}, {command, "c"}]),
+    ?assertMatch([["the option ", "command" | _], ["the option ", "results" | _]], warnings(Old)).
 
 bad_test_() ->
     [{Expected, fun() -> {error, Text} = read(Given), ?assertNotEqual(nomatch, string:find(Text, Expected)) end} || {Expected, Given} <-
