@@ -171,19 +171,32 @@ static bool look_up(const char *host, int family, int flags, struct addrinfo **l
            rd_because(why, "host %s: %s", host ? host : "(any)", gai_strerror(status));
 }
 
+/* Returns a socket that listens on the first free port, or -1 with errno. */
+static int listen_on(const struct addrinfo *list, uint16_t port_first, uint16_t port_last)
+{
+    int fd = -1;
+
+    for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
+        fd = listen_at(list, (uint16_t)port);
+    return fd;
+}
+
 bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
                uint16_t *port_p, rd_why_t *why)
 {
-    /* The IPv6 wildcard accepts both families, but a host without IPv6 has only IPv4. */
-    const int families[] = {address ? AF_UNSPEC : AF_INET6, AF_INET};
     struct addrinfo *list;
+    rd_why_t ignored;
     int fd = -1;
 
-    for (int i = 0; i < (address ? 1 : 2) && fd < 0; i++) {
-        if (!look_up(address, families[i], AI_PASSIVE, &list, why))
-            continue;
-        for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
-            fd = listen_at(list, (uint16_t)port);
+    /* The IPv6 wildcard accepts both families, but a host without IPv6 has only IPv4. */
+    if (!address && look_up(NULL, AF_INET6, AI_PASSIVE, &list, &ignored)) {
+        fd = listen_on(list, port_first, port_last);
+        freeaddrinfo(list);
+    }
+    if (fd < 0) {
+        if (!look_up(address, address ? AF_UNSPEC : AF_INET, AI_PASSIVE, &list, why))
+            return false;
+        fd = listen_on(list, port_first, port_last);
         if (fd < 0)
             (void)rd_because(why, "cannot listen on %s port %u%s: %s",
                              address ? address : "any address", port_first,
