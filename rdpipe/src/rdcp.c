@@ -122,7 +122,7 @@ static void take_protocol(rd_cli_t *cli, const rd_option_t *option, const char *
         (void)rd_delta_parse(value + 1 + strlen(DELTA_WISH), &called->copy.delta);
 }
 
-#define FLAG(field) .at = offsetof(called_t, field)
+#define FLAG(field) .set = RD_SET_FLAG, .at = offsetof(called_t, field)
 #define PASSED(field) FLAG(copy.field), .is_passed = true
 
 static const rd_option_t options[] = {
@@ -141,7 +141,7 @@ static const rd_option_t options[] = {
      .take = add_pattern},
     {"files-from", 0, "FILE",
      "copies what FILE names: paths below SOURCE, one a line (-: standard input)",
-     .set = RD_SET_TEXT, FLAG(files_from)},
+     .set = RD_SET_TEXT, .at = offsetof(called_t, files_from)},
     {"from0", '0', NULL, "the names in FILE end with a NUL", FLAG(from0)},
     {"also", 0, "TARGET", "copies to this target as well; each byte leaves the source once",
      .take = add_target},
@@ -175,7 +175,7 @@ static const rd_option_t options[] = {
     {"show", 0, NULL, NULL, .take = take_part},
     {"names", 0, NULL, NULL, FLAG(takes_names)},
     {"target", 0, "", NULL, .take = take_number_of_target},
-    {"host", 0, "", NULL, .set = RD_SET_TEXT, FLAG(copy.host)},
+    {"host", 0, "", NULL, .set = RD_SET_TEXT, .at = offsetof(called_t, copy.host)},
     {"of", 0, "", NULL, .take = take_protocol},
     {.name = NULL}};
 

@@ -13,15 +13,16 @@ typedef struct {
 } called_t;
 
 static const rd_option_t options[] = {
-    {"plan", 'n', NULL, "shows what would be done, and exits", .at = offsetof(called_t, only_plan)},
+    {"plan", 'n', NULL, "shows what would be done, and exits", .set = RD_SET_FLAG,
+     .at = offsetof(called_t, only_plan)},
     {"tee", 0, NULL, "all segments but the first get the same stream, as if in brackets",
-     .at = offsetof(called_t, tee)},
+     .set = RD_SET_FLAG, .at = offsetof(called_t, tee)},
     {RD_OPTION_BUFFER("buffer before the last segment, or each in brackets, 1M to 1024G (none)")},
     {RD_OPTION_START("reads from the buffer at this fill level, until it is empty (0)")},
     {"drop-slow", 0, "SECONDS", "drops a segment in brackets that reads nothing for this time",
      RD_OPTION_SECONDS(drop_s)},
     {RD_OPTION_VERBOSE("reports the carriers, the reasons and the throughput")},
-    {"agent", 0, NULL, NULL, .at = offsetof(called_t, is_agent)},
+    {"agent", 0, NULL, NULL, .set = RD_SET_FLAG, .at = offsetof(called_t, is_agent)},
     {.name = NULL}};
 
 static const rd_command_t rdpipe = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -143,21 +144,25 @@ static uint32_t carrier_of(const rd_cli_t *cli, const char *value)
 
 const rd_option_t rd_common_options[] = {
     {"progress", 0, NULL, "reports progress, even without a terminal, and a summary",
-     .at = offsetof(rd_cli_t, progress)},
-    {"quiet", 'q', NULL, "reports no progress, only errors", .at = offsetof(rd_cli_t, quiet)},
+     .set = RD_SET_FLAG, .at = offsetof(rd_cli_t, progress)},
+    {"quiet", 'q', NULL, "reports no progress, only errors", .set = RD_SET_FLAG,
+     .at = offsetof(rd_cli_t, quiet)},
     {"json", 0, NULL, "prints a line of JSON on standard error at the end, more with --progress",
-     .at = offsetof(rd_cli_t, json)},
+     .set = RD_SET_FLAG, .at = offsetof(rd_cli_t, json)},
     {.name = NULL}};
 
 /* Stores the value of an option. */
 static void take(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
     void *to = (char *)cli + option->at;
-    bool is_size = option->set == RD_SET_SIZE || option->set == RD_SET_BLOCK;
     uint64_t number = 0;
+    bool is_valid = true;
 
-    if (option->expected &&
-        !(is_size ? rd_size : rd_number)(value, option->min, option->max, &number))
+    if (option->set == RD_SET_SIZE || option->set == RD_SET_BLOCK)
+        is_valid = rd_size(value, option->min, option->max, &number);
+    else if (option->set == RD_SET_NUMBER || option->set == RD_SET_INT)
+        is_valid = rd_number(value, option->min, option->max, &number);
+    if (!is_valid)
         rd_usage(cli, "--%s %s: expected %s", option->name, value, option->expected);
     if (option->take) {
         option->take(cli, option, value);
@@ -225,19 +230,30 @@ static void show(const rd_option_t *option, int column)
     (void)printf("%s%*s%s\n", head, len + 2 > column ? 3 : column - len, "", option->help);
 }
 
+/* Offset 0 is the name of the command. */
+static bool says_where(const rd_option_t *option)
+{
+    return option->take || option->set >= RD_SET_CARRIER || (option->set > 0 && option->at > 0);
+}
+
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const rd_command_t *command)
 {
     enum { MOST = 64, VERSION = 256, FIRST }; /* above all letters */
     const rd_option_t *options[MOST];
     struct option names[MOST] = {{"help", 0, NULL, 'h'}, {"version", 0, NULL, VERSION}};
-    char letters[2 * MOST] = "+h";
+    char letters[2 * MOST] = "+h"; /* "+": the first argument ends the options */
+    const char *accepted = command->is_ordered ? letters : letters + 1;
+    size_t tables = sizeof command->tables / sizeof *command->tables;
     size_t count = 0, named = 2, lettered = 2;
     int is;
 
-    for (size_t i = 0; command->tables[i]; i++)
+    for (size_t i = 0; i < tables && command->tables[i]; i++)
         for (const rd_option_t *option = command->tables[i]; option->name; option++) {
             int has_value = !option->value ? 0 : *option->value == '[' ? 2 : 1;
 
+            /* The last element of `names` and the last byte of `letters` end them. */
+            assert(count < MOST && named < MOST - 1 && lettered + 2 < sizeof letters);
+            assert(says_where(option));
             if (option->name[0] != '-')
                 names[named++] = (struct option){option->name, has_value, NULL, FIRST + (int)count};
             if (option->letter)
@@ -246,7 +262,7 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const rd_command_t *co
                 letters[lettered++] = ':';
             options[count++] = option;
         }
-    while ((is = getopt_long(argc, argv, letters + !command->is_ordered, names, NULL)) >= 0) {
+    while ((is = getopt_long(argc, argv, accepted, names, NULL)) >= 0) {
         size_t at = 0;
 
         while (at < count && options[at]->letter != is && FIRST + (int)at != is)
@@ -350,8 +366,14 @@ void rd_json_text(FILE *to, const char *text)
 static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_hop_t *hop,
                    double seconds)
 {
-    static const char *const names[] = {"done", "reader_quit", "fault"};
-    static const int statuses[] = {0, RD_EXIT_QUIT, RD_EXIT_FAULT};
+    static const char *const names[] = {[RD_TRANSFER_DONE] = "done",
+                                        [RD_TRANSFER_QUIT] = "reader_quit",
+                                        [RD_TRANSFER_FAULT] = "fault",
+                                        [RD_TRANSFER_RUNS] = "fault"};
+    static const int statuses[] = {[RD_TRANSFER_DONE] = 0,
+                                   [RD_TRANSFER_QUIT] = RD_EXIT_QUIT,
+                                   [RD_TRANSFER_FAULT] = RD_EXIT_FAULT,
+                                   [RD_TRANSFER_RUNS] = RD_EXIT_FAULT};
     uint64_t bytes = atomic_load(&transfer->bytes);
     double carried = (double)(bytes - atomic_load(&transfer->first));
     char rate[32], amount[32], over[32] = "";

@@ -40,9 +40,10 @@ typedef struct {
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
 /* How the value of an option is stored: in the field at `at`, which is a bool, a const char *, a
- * uint64_t (NUMBER and SIZE), an int or a uint32_t (BLOCK), or in the terms. */
+ * uint64_t (NUMBER and SIZE), an int or an unsigned (INT) or a uint32_t (BLOCK), or, from CARRIER
+ * on, in the terms. It begins at 1, so that a row that does not say how is found. */
 typedef enum {
-    RD_SET_FLAG,
+    RD_SET_FLAG = 1,
     RD_SET_TEXT,
     RD_SET_NUMBER,
     RD_SET_SIZE,
@@ -109,7 +110,8 @@ typedef struct rd_option {
         .set = RD_SET_INT, .at = offsetof(rd_cli_t, key_fd), .max = 1 << 20,                       \
         .expected = "the number of an open descriptor"
 #define RD_OPTION_VERBOSE(help)                                                                    \
-    "verbose", 'v', NULL, help, .at = offsetof(rd_cli_t, verbose), .is_passed = true
+    "verbose", 'v', NULL, help, .set = RD_SET_FLAG, .at = offsetof(rd_cli_t, verbose),             \
+                                .is_passed = true
 
 /* The options of every command that are described last. */
 extern const rd_option_t rd_common_options[];

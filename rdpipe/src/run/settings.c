@@ -56,11 +56,10 @@ const rd_option_t rd_settings_options[] = {
      .take = add_address},
     {"remote-path", 0, "DIR", "directory of the commands on the hosts", .set = RD_SET_TEXT,
      .at = offsetof(rd_settings_t, ssh.remote_path)},
-    {"-o", 'o', "OPTION, -F FILE, -i FILE, -J HOST",
-     "are passed to ssh; RDPIPE_SSH names another ssh", .take = add_ssh},
-    {"-F", 'F', "FILE", NULL, .take = add_ssh},
-    {"-i", 'i', "FILE", NULL, .take = add_ssh},
-    {"-J", 'J', "HOST", NULL, .take = add_ssh},
+    {"-o", 'o', "OPTION", "is passed to ssh; RDPIPE_SSH names another ssh", .take = add_ssh},
+    {"-F", 'F', "FILE", "is passed to ssh: its configuration", .take = add_ssh},
+    {"-i", 'i', "FILE", "is passed to ssh: a private key", .take = add_ssh},
+    {"-J", 'J', "HOST", "is passed to ssh: a host on the way", .take = add_ssh},
     {.name = NULL}};
 
 int rd_end_by(int sig)
