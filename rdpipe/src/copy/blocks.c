@@ -93,11 +93,27 @@ void rd_block_name(uint8_t name[RD_BLOCK_NAME_BYTES], uint32_t index, const uint
 
 /* ---- the list ---- */
 
+static bool make_room(rd_blocks_t *blocks, uint32_t count)
+{
+    uint32_t room = blocks->room > 0 ? blocks->room : 1024;
+    rd_block_t *of;
+
+    while (room < count)
+        room *= 2;
+    if (room == blocks->room)
+        return true;
+    of = reallocarray(blocks->of, room, sizeof *of);
+    if (!of)
+        return false;
+    blocks->of = of;
+    blocks->room = room;
+    return true;
+}
+
 bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *names, size_t len,
                     rd_why_t *why)
 {
     size_t count = len / RD_BLOCK_NAME_BYTES;
-    rd_block_t *of;
 
     if (block_bytes < RD_BLOCK_LEAST || block_bytes > RD_BLOCK_MOST ||
         (block_bytes & (block_bytes - 1)) != 0)
@@ -113,10 +129,8 @@ bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *na
     if (count > RD_BLOCKS_MAX - blocks->count)
         return rd_because(why, "the other side sent checksums of more than %u blocks of a file",
                           RD_BLOCKS_MAX);
-    of = reallocarray(blocks->of, blocks->count + count + 1, sizeof *of);
-    if (!of)
+    if (!make_room(blocks, blocks->count + (uint32_t)count))
         return rd_because(why, "out of memory for the blocks of a file");
-    blocks->of = of;
     blocks->bytes = (uint32_t)block_bytes;
     for (size_t i = 0; i < count; i++) {
         rd_block_t *block = &blocks->of[blocks->count];

@@ -33,7 +33,7 @@ typedef struct rd_block rd_block_t;
 
 typedef struct {
     uint32_t bytes; /* of each block */
-    uint32_t count;
+    uint32_t count, room;
     rd_block_t *of;
 } rd_blocks_t;
 
@@ -47,7 +47,7 @@ bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *na
 bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t index,
                         const uint8_t *block, const rd_digest_key_t *key);
 
-/* Empties the list. */
+/* Empties the list, but keeps its memory for the next file. */
 void rd_blocks_clear(rd_blocks_t *blocks);
 void rd_blocks_free(rd_blocks_t *blocks);
 

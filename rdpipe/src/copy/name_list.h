@@ -14,7 +14,8 @@ typedef struct {
 } rd_names_t;
 
 /* Returns the array, which has `count` elements and may have moved, with room for one more. Returns
- * NULL if memory is exhausted. It doubles whenever the count is a power of two. */
+ * NULL if memory is exhausted. It doubles whenever the count is a power of two, so the array may
+ * only be grown with this function, by one element at a time. */
 static inline void *rd_with_room(void *of, size_t count, size_t bytes)
 {
     return count & (count - 1) ? of : reallocarray(of, count > 0 ? 2 * count : 1, bytes);
