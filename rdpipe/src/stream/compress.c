@@ -4,19 +4,8 @@
 #include <stdlib.h>
 
 #ifndef RD_WITHOUT_ZSTD
+
 #include <zstd.h>
-#else
-/* Without libzstd no context can be created, so the other calls are never made. */
-#define ZSTD_versionString() NULL
-#define ZSTD_createCCtx() NULL
-#define ZSTD_createDCtx() NULL
-#define ZSTD_freeCCtx(context) 0
-#define ZSTD_freeDCtx(context) 0
-#define ZSTD_CCtx_setParameter(context, name, value) (value)
-#define ZSTD_compress2(context, to, room, from, len) ((void)(to), (len))
-#define ZSTD_decompressDCtx(context, to, room, from, len) ((void)(from), (len))
-#define ZSTD_isError(code) true
-#endif
 
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses)
 {
@@ -67,3 +56,43 @@ const char *rd_zstd_version(void)
 {
     return ZSTD_versionString();
 }
+
+#else
+
+bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses)
+{
+    (void)compressor_p;
+    (void)size;
+    (void)level;
+    (void)compresses;
+    return false;
+}
+
+void rd_compressor_close(rd_compressor_t *compressor)
+{
+    *compressor = (rd_compressor_t){0};
+}
+
+size_t rd_compress(rd_compressor_t *compressor, size_t len, uint8_t *to)
+{
+    (void)compressor;
+    (void)len;
+    (void)to;
+    return 0;
+}
+
+bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len, size_t wanted)
+{
+    (void)compressor;
+    (void)from;
+    (void)len;
+    (void)wanted;
+    return false;
+}
+
+const char *rd_zstd_version(void)
+{
+    return NULL;
+}
+
+#endif

@@ -2,7 +2,6 @@
 #include "crc.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <string.h>
 
 #ifndef RD_WITHOUT_ISAL
@@ -34,22 +33,21 @@ uint32_t rd_crc_by_table(uint32_t crc, const uint8_t *data, size_t len)
 
 #ifndef RD_WITHOUT_ISAL
 
-#define BY "ISA-L"
-#define HAS_IT true
-
 /* ISA-L takes the length as an int, and does not write to the data. */
-static uint32_t quick(uint32_t crc, const uint8_t *data, size_t len)
+uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
 {
     return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, ~crc);
 }
 
+const char *rd_crc_name(void)
+{
+    return "ISA-L";
+}
+
 #elif defined __x86_64__
 
-#define BY "SSE 4.2"
-#define HAS_IT __builtin_cpu_supports("sse4.2")
-
-__attribute__((target("sse4.2"))) static uint32_t quick(uint32_t crc, const uint8_t *data,
-                                                        size_t len)
+__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *data,
+                                                                 size_t len)
 {
     uint64_t sum = ~crc, word;
 
@@ -62,20 +60,27 @@ __attribute__((target("sse4.2"))) static uint32_t quick(uint32_t crc, const uint
     return ~(uint32_t)sum;
 }
 
-#else
-
-#define BY ""
-#define HAS_IT false
-#define quick rd_crc_by_table
-
-#endif
-
 uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
 {
-    return HAS_IT ? quick(crc, data, len) : rd_crc_by_table(crc, data, len);
+    return __builtin_cpu_supports("sse4.2") ? by_instruction(crc, data, len)
+                                            : rd_crc_by_table(crc, data, len);
 }
 
 const char *rd_crc_name(void)
 {
-    return HAS_IT ? BY : "a table";
+    return __builtin_cpu_supports("sse4.2") ? "SSE 4.2" : "a table";
 }
+
+#else
+
+uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
+{
+    return rd_crc_by_table(crc, data, len);
+}
+
+const char *rd_crc_name(void)
+{
+    return "a table";
+}
+
+#endif
