@@ -56,7 +56,7 @@ static void add_pattern(rd_cli_t *cli, const rd_option_t *option, const char *va
                  RD_PATH_BYTES - 1);
     if (called->exclusions == EXCLUSIONS_MAX)
         rd_usage(cli, "more than %u --exclude and --include", EXCLUSIONS_MAX);
-    called->included[called->exclusions] = *option->name == 'i';
+    called->included[called->exclusions] = strcmp(option->name, "include") == 0;
     called->excluded[called->exclusions++] = value;
 }
 
@@ -197,11 +197,16 @@ static const rd_command_t rdcp = {
     .column = 24,
     .tables = {options, rd_common_options, rd_settings_options}};
 
+static bool is_part(const called_t *called, const char *name)
+{
+    return strcmp(called->part, name) == 0;
+}
+
 /* After the options, the arguments of a part at the source are the sources, and those of a part at
  * the target are the target and the name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
-    bool is_source = *called->part == 'l' || *called->part == 'p';
+    bool is_source = is_part(called, "list") || is_part(called, "pack");
 
     called->copy.path = count > 0 ? paths[0] : "";
     called->copy.paths = is_source ? (const char *const *)paths : NULL;
@@ -234,18 +239,15 @@ static int run_part(called_t *called, char *const *paths, size_t count)
         called->copy.wanted = &called->names;
     }
     (void)signal(SIGXFSZ, SIG_IGN); /* write then fails with an error for that file */
-    switch (*called->part) {
-    case 'l':
+    if (is_part(called, "list"))
         return rd_copy_list(&called->copy, 1);
-    case 'h':
+    if (is_part(called, "have"))
         return rd_copy_have(&called->copy, 0, 1);
-    case 'p':
+    if (is_part(called, "pack"))
         return rd_copy_pack(&called->copy, 0, 1);
-    case 's':
+    if (is_part(called, "show"))
         return rd_copy_show(&called->copy, 0, 1);
-    default:
-        return rd_copy_unpack(&called->copy, 0);
-    }
+    return rd_copy_unpack(&called->copy, 0);
 }
 
 /* ---- the pipeline ---- */

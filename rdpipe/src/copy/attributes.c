@@ -133,7 +133,8 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
     fresh.name = strdup(item->target);
     fresh.value = malloc(fresh.len + 1);
     of = rd_with_room(attributes->of, attributes->count, sizeof *of);
-    attributes->of = of ? of : attributes->of;
+    if (of)
+        attributes->of = of;
     if (!fresh.name || !fresh.value || !of) {
         free(fresh.name);
         free(fresh.value);

@@ -100,12 +100,14 @@ static bool is_meant(const char *given, const char *path, bool is_directory)
         pattern[len - 1] = 0;
         if (matches_end(pattern, path))
             return true;
-        len -= tail - 1; /* the directory itself */
+        pattern[len - tail] = 0; /* the directory itself */
+        return is_directory && matches_end(pattern, path);
     }
-    if (len <= 1 || given[len - 1] != '/')
-        return matches_end(pattern, path);
-    pattern[len - 1] = 0;
-    return is_directory && matches_end(pattern, path);
+    if (len > 1 && given[len - 1] == '/') {
+        pattern[len - 1] = 0;
+        return is_directory && matches_end(pattern, path);
+    }
+    return matches_end(pattern, path);
 }
 
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory)

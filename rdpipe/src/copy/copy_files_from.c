@@ -147,12 +147,19 @@ static bool take_line(rd_names_t *names, const char *line)
     memcpy(path, before, shared);
     used = shared;
     for (at++; *at && *at != '\n'; at++) {
-        int byte = *at == '%' ? rd_hex_byte(at + 1) : *at;
+        char byte = *at;
 
-        if (used + 1 >= sizeof path || (*at == '%' && byte < 0))
+        if (byte == '%') {
+            int code = rd_hex_byte(at + 1);
+
+            if (code < 0)
+                return false;
+            byte = (char)code;
+            at += 2;
+        }
+        if (used + 1 >= sizeof path)
             return false;
-        path[used++] = (char)byte;
-        at += *at == '%' ? 2 : 0;
+        path[used++] = byte;
     }
     return rd_path_is_safe(path, used) && rd_names_add(names, path, used);
 }

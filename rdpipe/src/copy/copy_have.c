@@ -45,11 +45,15 @@ static bool target_has(const have_t *have, int parent, const char *name, rd_has_
     struct stat is;
     int fd = rd_file_at(parent, name, &is);
     uint64_t size = fd >= 0 ? (uint64_t)is.st_size : 0;
-    bool done = fd >= 0 && size <= item->size && size >= (as == RD_HAS_ALL ? item->size : 1) &&
-                (as == RD_HAS_ALL || rd_part_is_ours(parent, &is)) &&
-                (as == RD_HAS_NOTED ? rd_note_holds(fd, item)
-                                    : rd_digest_file(&have->terms.key, fd, size, item->digest));
+    uint64_t least = as == RD_HAS_ALL ? item->size : 1;
+    bool is_right = fd >= 0 && size >= least && size <= item->size &&
+                    (as == RD_HAS_ALL || rd_part_is_ours(parent, &is));
+    bool done = false;
 
+    if (is_right && as == RD_HAS_NOTED)
+        done = rd_note_holds(fd, item);
+    else if (is_right)
+        done = rd_digest_file(&have->terms.key, fd, size, item->digest);
     if (done) {
         item->has = as;
         item->offset = size;

@@ -19,17 +19,23 @@ static_assert(sizeof(header_t) == RD_ITEM_BYTES, "the layout is part of the prot
 
 bool rd_path_is_safe(const char *path, size_t len)
 {
-    const char *end = path + len, *slash;
+    const char *end = path + len, *name = path;
 
     if (len >= RD_PATH_BYTES || memchr(path, 0, len))
         return false;
-    for (const char *name = path; len > 0 && name <= end; name = slash + 1) {
-        slash = memchr(name, '/', (size_t)(end - name));
-        slash = slash ? slash : end;
-        if (slash == name || (slash - name <= 2 && memcmp(name, "..", (size_t)(slash - name)) == 0))
+    if (len == 0)
+        return true;
+    for (;;) {
+        const char *slash = memchr(name, '/', (size_t)(end - name));
+        size_t bytes = (size_t)((slash ? slash : end) - name);
+
+        /* An empty name is not valid, nor are "." and "..", which are the first bytes of "..". */
+        if (bytes <= 2 && memcmp(name, "..", bytes) == 0)
             return false;
+        if (!slash)
+            return true;
+        name = slash + 1;
     }
-    return true;
 }
 
 size_t rd_item_put(uint8_t *at, const rd_item_t *item)

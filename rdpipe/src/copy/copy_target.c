@@ -56,17 +56,21 @@ static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 void rd_tell(rd_complaints_t *complaints, rd_message_t kind, const char *below, const char *form,
              ...)
 {
-    bool is_error = kind == RD_ERROR;
     va_list args;
 
     va_start(args, form);
     (void)pthread_mutex_lock(&saying);
-    say(complaints,
-        is_error             ? ++complaints->count
-        : kind == RD_WARNING ? ++complaints->warned
-                             : 1,
-        is_error ? "further errors are not shown" : "further warnings are not shown", below, form,
-        args);
+    switch (kind) {
+    case RD_ERROR:
+        say(complaints, ++complaints->count, "further errors are not shown", below, form, args);
+        break;
+    case RD_WARNING:
+        say(complaints, ++complaints->warned, "further warnings are not shown", below, form, args);
+        break;
+    case RD_NOTE:
+        say(complaints, 1, "", below, form, args);
+        break;
+    }
     (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }

@@ -112,6 +112,7 @@ typedef struct {
     const char *name;
     size_t (*listen_at)(int socket, uint8_t place[PLACE_MAX]);
     size_t (*connect_to)(int socket, const uint8_t *address, size_t len, uint8_t place[PLACE_MAX]);
+    bool may_be_nowhere; /* a place of length 0 is valid */
 } words_t;
 
 static size_t nowhere(int socket, uint8_t place[PLACE_MAX])
@@ -159,9 +160,9 @@ static size_t itself(int socket, const uint8_t *address, size_t len, uint8_t pla
 }
 
 static const words_t words[] = {
-    {RD_CARRIER_SHM, "shm", nowhere, as_told},
-    {RD_CARRIER_RDMA, "rdma", rdma_here, rdma_there},
-    {RD_CARRIER_TCP, "tcp", NULL, itself},
+    {RD_CARRIER_SHM, "shm", nowhere, as_told, true},
+    {RD_CARRIER_RDMA, "rdma", rdma_here, rdma_there, false},
+    {RD_CARRIER_TCP, "tcp", NULL, itself, false},
 };
 
 const uint32_t rd_carriers_tried[RD_CARRIERS_TRIED] = {RD_CARRIER_SHM, RD_CARRIER_RDMA};
@@ -223,7 +224,7 @@ bool rd_carrier_listen(uint32_t carrier, int socket, int stop, int64_t deadline,
     if (!table)
         return false;
     order.at_len = of->listen_at(socket, place);
-    if (order.at_len == 0 && of->listen_at != nowhere)
+    if (order.at_len == 0 && !of->may_be_nowhere)
         return rd_because(why, "no address to listen on: %s", strerror(errno));
     if (table->listen(&order, &attempt_p->link, &error) != BW_OK)
         return rd_because_link(why, "", &error);

@@ -22,13 +22,15 @@ void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p)
 
 static void show_work(const rd_node_t *node)
 {
-    static const char *const works[] = {"sh -c \"",
-                                        "relays the stream, without a process",
-                                        "reads the file ",
-                                        "writes the file ",
-                                        "appends to the file ",
-                                        "standard input",
-                                        "standard output"};
+    static const char *const works[] = {
+        [RD_WORK_COMMAND] = "sh -c \"",
+        [RD_WORK_RELAY] = "relays the stream, without a process",
+        [RD_WORK_FROM_FILE] = "reads the file ",
+        [RD_WORK_TO_FILE] = "writes the file ",
+        [RD_WORK_APPEND] = "appends to the file ",
+        [RD_WORK_STDIN] = "standard input",
+        [RD_WORK_STDOUT] = "standard output",
+    };
 
     (void)printf("%s%s%s%s", works[node->work], node->work == RD_WORK_RELAY ? "" : node->text,
                  node->work == RD_WORK_COMMAND ? "\"" : "",
