@@ -211,7 +211,8 @@ bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_
                           .lkey = verbs->slots_mr->lkey};
     struct ibv_recv_wr request = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
 
-    return (errno = ibv_post_recv(verbs->qp, &request, &bad)) == 0;
+    errno = ibv_post_recv(verbs->qp, &request, &bad);
+    return errno == 0;
 }
 
 static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
@@ -252,5 +253,6 @@ bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory
         .opcode = IBV_WR_SEND,
         .send_flags = (batch->signaled ? IBV_SEND_SIGNALED : 0) |
                       (sge[last].length <= verbs->inline_max ? IBV_SEND_INLINE : 0)};
-    return (errno = ibv_post_send(verbs->qp, request, &bad)) == 0;
+    errno = ibv_post_send(verbs->qp, request, &bad);
+    return errno == 0;
 }

@@ -321,12 +321,14 @@ static void start(agent_t *agent)
 
 /* ---- messages from rdpipe ---- */
 
-/* Returns 0 if the line has no valid number of this name, and then clears *done_p. */
+/* Returns 0 if the line has no valid number of this name, and then clears *done_p, unless it is
+ * NULL because the number may be missing. */
 static uint64_t number_of(const char *line, const char *name, uint64_t max, bool *done_p)
 {
     uint64_t number = 0;
 
-    *done_p &= rd_line_value_number(line, name, max, &number);
+    if (!rd_line_value_number(line, name, max, &number) && done_p)
+        *done_p = false;
     return number;
 }
 
@@ -345,16 +347,15 @@ static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
     bool done = work && rd_work_of(work, &agent->work) && !agent->is_configured;
-    bool optional = true;
 
     free(work);
     agent->text = rd_line_value(line, "text", NULL);
     agent->in.peer = rd_line_value(line, "before", NULL);
     agent->bind = rd_line_value(line, "bind", NULL);
     agent->congestion = rd_line_value(line, "congestion", NULL);
-    agent->is_tee = number_of(line, "tee", 1, &optional);
-    agent->in.is_wanted = number_of(line, "in", 1, &optional);
-    agent->over.is_wanted = number_of(line, "out", 1, &optional);
+    agent->is_tee = number_of(line, "tee", 1, NULL);
+    agent->in.is_wanted = number_of(line, "in", 1, NULL);
+    agent->over.is_wanted = number_of(line, "out", 1, NULL);
     agent->terms = (rd_terms_t){
         .carriers = (uint32_t)number_of(line, "carriers", RD_CARRIERS_ALL, &done),
         .block = (uint32_t)number_of(line, "block", RD_BLOCK_MAX, &done),
@@ -363,9 +364,9 @@ static bool take_segment(agent_t *agent, const char *line)
         .streams = (unsigned)number_of(line, "streams", RD_STREAMS_MAX, &done),
         .congestion = agent->congestion && *agent->congestion ? agent->congestion : NULL};
     agent->over.transfer.rate = number_of(line, "rate", RD_RATE_MAX, &done);
-    agent->in.transfer.drop_ms = (int)number_of(line, "drop", 86400, &optional) * 1000;
-    agent->in.transfer.buffer = number_of(line, "buffer", RD_BUFFER_MAX, &optional);
-    agent->in.transfer.start = (unsigned)number_of(line, "start", 100, &optional);
+    agent->in.transfer.drop_ms = (int)number_of(line, "drop", 86400, NULL) * 1000;
+    agent->in.transfer.buffer = number_of(line, "buffer", RD_BUFFER_MAX, NULL);
+    agent->in.transfer.start = (unsigned)number_of(line, "start", 100, NULL);
     agent->port_first = (uint16_t)number_of(line, "first", 65535, &done);
     agent->port_last = (uint16_t)number_of(line, "last", 65535, &done);
     agent->is_configured = true;
@@ -467,7 +468,10 @@ static void report_hop(agent_t *agent, const side_t *side)
 
 static void report_over(agent_t *agent, const side_t *side)
 {
-    static const char *const names[] = {"done", "quit", "fault", "runs"};
+    static const char *const names[] = {[RD_TRANSFER_DONE] = "done",
+                                        [RD_TRANSFER_QUIT] = "quit",
+                                        [RD_TRANSFER_FAULT] = "fault",
+                                        [RD_TRANSFER_RUNS] = "runs"};
     rd_line_t line;
 
     rd_line_begin(&line, "over");

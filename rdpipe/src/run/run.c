@@ -78,7 +78,8 @@ static void step(rd_run_t *run)
     rd_run_connect(run);
     for (size_t i = 0; i < rd_run_count(run); i++) {
         have_hello &= run->of[i].has_hello;
-        have_port &= i == 0 || run->of[i].has_port;
+        if (i > 0) /* nothing connects to the first */
+            have_port &= run->of[i].has_port;
         are_ready &= run->of[i].is_ready;
     }
     if (!run->are_told && have_hello) {

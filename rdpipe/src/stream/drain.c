@@ -426,11 +426,16 @@ static bool take_next(drain_t *drain)
 {
     rd_frame_t frame;
     const uint8_t *payload;
-    rd_next_t next = rd_stream_next(drain->from, &frame, &payload, &drain->fault);
     bool is_taken = true;
 
-    if (next != RD_FRAME)
-        return next == RD_LOST;
+    switch (rd_stream_next(drain->from, &frame, &payload, &drain->fault)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
+        return true;
+    case RD_FRAME:
+        break;
+    }
     if (frame.kind == RD_DATA || frame.kind == RD_END)
         begin_output(drain);
     if (frame.kind == RD_RESUME)
@@ -464,13 +469,17 @@ static bool read_forward(drain_t *drain)
 {
     rd_frame_t frame;
     const uint8_t *payload;
-    rd_next_t next;
 
     if (!is_heard(drain))
         return false;
-    next = rd_stream_next(drain->forward, &frame, &payload, &drain->fault);
-    if (next != RD_FRAME)
-        return next == RD_LOST;
+    switch (rd_stream_next(drain->forward, &frame, &payload, &drain->fault)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
+        return true;
+    case RD_FRAME:
+        break;
+    }
     if (frame.kind == RD_DONE)
         drain->forward_done = true;
     else if (frame.kind == RD_ABORT && frame.value == RD_ABORT_QUIT)

@@ -64,28 +64,30 @@ rd_end_t rd_end_of(int fd, bool for_writing)
     return end;
 }
 
-/* Sets errno to EAGAIN if the end is not ready. */
 static bool is_ready(const rd_end_t *end, short events)
 {
     struct pollfd polled = {.fd = end->fd, .events = events};
 
-    if (end->always_ready || end->is_nonblocking || poll(&polled, 1, 0) > 0)
-        return true;
-    errno = EAGAIN;
-    return false;
+    return end->always_ready || end->is_nonblocking || poll(&polled, 1, 0) > 0;
 }
 
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len)
 {
-    return is_ready(end, POLLIN) ? read(end->fd, data, len) : -1;
+    if (!is_ready(end, POLLIN)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return read(end->fd, data, len);
 }
 
 ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len)
 {
     if (end->is_socket)
         return send(end->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (!is_ready(end, POLLOUT))
+    if (!is_ready(end, POLLOUT)) {
+        errno = EAGAIN;
         return -1;
+    }
     if (!end->always_ready && !end->is_nonblocking && len > SHORT_BYTES)
         len = SHORT_BYTES;
     return write(end->fd, data, len);

@@ -220,12 +220,16 @@ static bool read_answer(feed_t *feed)
     rd_frame_t frame;
     const uint8_t *payload;
     rd_why_t why;
-    rd_next_t next = rd_stream_next(feed->to, &frame, &payload, &why);
 
-    if (next == RD_LOST)
+    switch (rd_stream_next(feed->to, &frame, &payload, &why)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
         fail(feed, &why);
-    if (next != RD_FRAME)
-        return next == RD_LOST;
+        return true;
+    case RD_FRAME:
+        break;
+    }
     if (frame.kind == RD_DONE && feed->has_said_end && frame.offset == feed->total)
         feed->transfer->outcome = RD_TRANSFER_DONE;
     else if (frame.kind == RD_ABORT) {
