@@ -88,23 +88,23 @@ static void tell_rdma(doctor_t *doctor)
     DIR *devices = opendir("/sys/class/infiniband");
     const struct dirent *entry;
     char names[256] = "";
-    bool is_built = rd_carrier_has_rdma();
+    bool is_installed = rd_carrier_has_rdma();
 
     while (devices && (entry = readdir(devices)))
         if (entry->d_name[0] != '.' && strlen(names) + strlen(entry->d_name) + 2 < sizeof names)
             (void)sprintf(names + strlen(names), "%s%s", *names ? " " : "", entry->d_name);
     if (devices)
         (void)closedir(devices);
-    if (is_built && *names)
+    if (is_installed && *names)
         tell(doctor, FINE, "rdma", "devices: %s", names);
     else if (*names)
         tell(doctor, NOTE, "rdma",
-             "not compiled in, although there is a device: %s (install librdmacm-dev and build "
-             "again)",
+             "beamway_rdma.so is not installed, although there is a device: %s (install "
+             "librdmacm-dev and build again)",
              names);
     else
         tell(doctor, FINE, "rdma", "%s, no device here: TCP between hosts",
-             is_built ? "compiled in" : "not compiled in");
+             is_installed ? "installed" : "not installed");
 }
 
 static void tell_shm(doctor_t *doctor)
