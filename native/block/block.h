@@ -40,7 +40,8 @@ bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
 /* ---- creating a block ---- */
 
-/* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. */
+/* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. BW_LIMIT:
+ * a limit was reached. */
 bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_p,
                            bw_error_t *error_p);
 

@@ -34,7 +34,8 @@ typedef struct {
     bool has_reaper;
 } state_t;
 
-/* Begins the definition of a function for Erlang. */
+/* Begins the definition of a function for Erlang. Its arguments are in `argv`, so a comment at each
+ * function names them. */
 #define NIF(name)                                                                                  \
     static ERL_NIF_TERM name(ErlNifEnv *env, __attribute__((unused)) int argc,                     \
                              __attribute__((unused)) const ERL_NIF_TERM argv[])
@@ -175,6 +176,7 @@ static ERL_NIF_TERM not_begun(ErlNifEnv *env, bw_status_t status, const bw_error
     return status == BW_LIMIT ? atom(env, "limit") : failed(env, error);
 }
 
+/* from_iovec_nif(Binaries, Bytes) */
 NIF(from_iovec)
 {
     ERL_NIF_TERM head, list = argv[0];
@@ -300,6 +302,7 @@ NIF(listen_)
                             make_bytes(env, listener.token, BW_TOKEN_BYTES));
 }
 
+/* accept(Listener) */
 NIF(accept_)
 {
     uint8_t id[BW_TOKEN_BYTES];
@@ -320,6 +323,7 @@ NIF(accept_)
                             make_resource(env, channel_type, &channel, sizeof channel));
 }
 
+/* connect(Address, Token, Id) */
 NIF(connect_)
 {
     ErlNifBinary address, token, id;
@@ -336,6 +340,7 @@ NIF(connect_)
     return pair(env, "ok", make_resource(env, channel_type, &channel, sizeof channel));
 }
 
+/* pass(Channel, Binary) */
 NIF(pass)
 {
     bw_channel_t *channel;
@@ -388,6 +393,7 @@ static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
     return pair(env, "ok", term);
 }
 
+/* take_nif(Channel, Number, Bytes), on the scheduler that take_one has chosen */
 NIF(take_now)
 {
     return take(env, argv, false);
@@ -396,6 +402,7 @@ NIF(take_now)
 /* Larger blocks use a dirty scheduler: checking for holes takes about 10 us per megabyte. */
 #define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
 
+/* take_nif(Channel, Number, Bytes) */
 NIF(take_one)
 {
     ErlNifUInt64 size;
@@ -406,11 +413,13 @@ NIF(take_one)
     return take_now(env, argc, argv);
 }
 
+/* copy_nif(Channel, Number, Bytes) */
 NIF(take_copy)
 {
     return take(env, argv, true);
 }
 
+/* is_open(Channel) */
 NIF(is_open)
 {
     bw_channel_t *channel;
@@ -420,6 +429,7 @@ NIF(is_open)
     return atom(env, bw_channel_look(channel) ? "true" : "false");
 }
 
+/* close(Channel) */
 NIF(close_)
 {
     bw_channel_t *channel;
@@ -432,6 +442,7 @@ NIF(close_)
 
 /* ---- functions for Erlang ---- */
 
+/* is_block_nif(Binary) */
 NIF(is_block)
 {
     ErlNifBinary binary;
@@ -445,6 +456,7 @@ NIF(is_block)
     return atom(env, block ? "true" : "false");
 }
 
+/* info() */
 NIF(info)
 {
     bw_blocks_info_t all = bw_blocks_info(state_of(env)->blocks);
@@ -462,6 +474,7 @@ NIF(info)
     return map;
 }
 
+/* limit(Bytes) */
 NIF(limit)
 {
     ErlNifUInt64 bytes;
@@ -483,6 +496,7 @@ NIF(reaper)
     return atom(env, "ok");
 }
 
+/* reap() */
 NIF(reap_)
 {
     reap(state_of(env));

@@ -694,7 +694,8 @@ static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
-    /* The result can be ignored: the keeper exits only together with this port's owner. */
+    /* The result can be ignored: the keeper is linked to the port's owner, the connection process,
+     * and exits only together with it or because the port is closed. */
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
 

@@ -8,7 +8,8 @@
 /*
  * Decides the order in which frames of the distribution protocol are sent to a peer, so that a
  * small signal need not wait for the fragments of large ones. The scheduler does no I/O, takes no
- * locks and does not call the VM.
+ * locks and does not call the VM. It gets all fragments and all frames that have to wait; while
+ * nothing is queued, small frames are copied straight into the ring (pump_out.c).
  *
  * Two frames stay in order if one of the following is true; any other two may overtake each other:
  *   - they have the same sender

@@ -56,7 +56,8 @@ typedef struct {
  * frame, which is `len` bytes long. Returns an index, or -1 if the frame is not joined. */
 int bw_join_begin(bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len);
 
-/* Returns the index of the signal whose next fragment this is, or -1. */
+/* Returns the index of the signal whose next fragment this is, or -1. The payload must be written
+ * to bw_join_gap. */
 int bw_join_find(const bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len);
 
 /* Returns where to write the next byte of the signal. */

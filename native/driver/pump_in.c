@@ -185,7 +185,8 @@ static bool advance(bw_pump_t *pump, size_t n)
                : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
-/* Copies at most `most` bytes of the frame, and no more than there is memory for. */
+/* Copies at most `most` bytes of the frame, and no more than there is memory for. Sets *used_p to
+ * the number of bytes copied. */
 static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
     uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
@@ -198,7 +199,8 @@ static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most
     return advance(pump, *used_p);
 }
 
-/* Like gather, but past the ring, if the carrier supports it and the ring is empty. */
+/* Like gather, but reads from the carrier directly instead of from the ring, if the carrier
+ * supports it. *used_p is 0 if the bytes are in the ring. */
 static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
 {
     bw_link_t *link = pump->link;

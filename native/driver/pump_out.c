@@ -7,7 +7,9 @@
 #include "load.h"
 
 /*
- * The output path for distribution frames. Only a little may be queued below the scheduler (a
+ * The output path for distribution frames. While nothing is queued, a small frame is copied
+ * straight into the ring. If there is no room, the frame and every frame after it are queued in the
+ * scheduler, which decides what to send next. Only a little may be queued below the scheduler (a
  * window of the ring, or as much as the socket accepts), because bytes there cannot be overtaken.
  */
 
@@ -75,6 +77,8 @@ uint64_t pump_queued(const bw_pump_t *pump)
     return pump->scheduler.counts.bytes + pump->under_way.bytes;
 }
 
+/* Puts one byte into the VM's queue, because only if that is not empty does the VM call the driver
+ * before it closes a port. */
 static bool put_token(bw_pump_t *pump)
 {
     char token = 0;

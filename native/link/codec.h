@@ -26,7 +26,8 @@ typedef struct {
     /* Returns the maximum compressed size of a piece of `len` bytes. */
     size_t (*bound)(size_t len);
     /* Adds bytes to a piece, and completes it if `ends`. Writes the output that is ready to `to`,
-     * which must have enough room, and sets *made_p to its size. Returns false if out of memory. */
+     * which must have enough room, and sets *made_p to its size. Returns false if out of memory;
+     * the packer may then only be closed. */
     bool (*pack)(bw_packer_t *packer, const struct iovec *iov, int count, bool ends, uint8_t *to,
                  size_t room, size_t *made_p);
 

@@ -9,7 +9,8 @@
 /*
  * A connection and the link that it becomes: one object with two owners. The user's thread creates
  * it, moves the bytes and closes it; the service thread creates and destroys its device objects and
- * frees it. Neither holds `lock` across a call that may block.
+ * frees it. `lock` protects the shared fields, and neither thread holds it across a call that may
+ * block.
  */
 
 typedef struct bw_rdma_listener bw_rdma_listener_t;
@@ -67,8 +68,10 @@ struct bw_rdma_connection {
     bool is_requested, is_started, is_left;
 };
 
-/* Makes the user's descriptor readable. The lock must be held for this and all calls up to
- * bw_rdma_take_events; from bw_rdma_progress on, the caller has also checked is_live. */
+/* The caller of bw_rdma_ring, fail, progress, poll_received, post, arm_sent, arm and take_events
+ * holds the lock. For all but bw_rdma_ring and bw_rdma_fail it has also checked is_live. */
+
+/* Makes the user's descriptor readable. */
 void bw_rdma_ring(bw_rdma_connection_t *connection);
 
 /* Marks the link as failed. `reason` is a literal and a valid atom; only the first one is kept. */
@@ -92,6 +95,7 @@ void bw_rdma_arm_sent(bw_rdma_connection_t *connection);
 /* Requests an event from both completion queues. Returns true if nothing has arrived since. */
 bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
+/* Reads the completion channel's events. */
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
 extern const bw_carrier_t bw_rdma_carrier;

@@ -181,6 +181,8 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
     return BW_OK;
 }
 
+/* The bytes of a posted write stay in the ring until the write completes, even if the peer has
+ * already freed them. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow)
 {
     uint64_t used = flow->head - flow->tail;

@@ -91,6 +91,7 @@ void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
  * before the next bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without changing anything. */
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
 
+/* Returns the free bytes at head. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow);
 
 /* Returns true if the peer has received everything, including the message that ends the stream. */

@@ -10,7 +10,9 @@
 /*
  * The RDMA carrier. It is a separate shared object (carriers.h), which is the only code that needs
  * libibverbs and librdmacm; this header needs neither. The first call in a process looks for
- * devices and starts a thread.
+ * devices and starts a thread. That thread makes all calls that may block (opening devices,
+ * registering memory, creating and destroying queue pairs); the user's thread only posts work and
+ * polls completions.
  *
  * Addresses (`at` of an order), in bytes:
  * - listen: an address, first port:16, last port:16. The address belongs to an RDMA device or, if

@@ -8,7 +8,8 @@
 #include "flow.h"
 
 /* The device objects of one connection: queue pair, completion queues, registered memory. The
- * service thread creates and destroys them; the user's thread uses them. */
+ * service thread creates and destroys them, since most of these calls may block; the user's thread
+ * uses them. */
 
 /* The memory of one end. It lives as long as the link, even if the device is removed. */
 typedef struct {

@@ -14,6 +14,10 @@
  *
  * The link counts as cleanly closed (is_finished) once the peer's stream has ended and everything
  * before the end has been released. A killed process ends its stream in the same way.
+ *
+ * The link has its own descriptor for the socket. The user polls it, level-triggered, for the
+ * events that the link `wants`, so that bytes for which the link is not armed do not wake the user
+ * again and again.
  */
 
 extern const bw_carrier_t bw_tcp_carrier;

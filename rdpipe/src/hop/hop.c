@@ -91,6 +91,7 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
+/* If the link cannot report that the peer has died, the connection stays open to do so. */
 static void set_link(rd_hop_t *hop, int socket)
 {
     unsigned caps = hop->link->ops->caps;

@@ -62,7 +62,8 @@ void rd_tls_limit_key(rd_tls_t *tls, uint32_t records);
 /* Encrypts up to `len` bytes, and returns how many. If that is 0, call rd_tls_flush first. */
 size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len);
 
-/* Sends the encrypted bytes. CLOSED means that the socket no longer accepts data. */
+/* Sends the encrypted bytes. WANTS_WRITE means that the socket is full, and CLOSED that it no
+ * longer accepts data. */
 rd_tls_result_t rd_tls_flush(rd_tls_t *tls);
 
 size_t rd_tls_unsent(const rd_tls_t *tls);
