@@ -19,27 +19,23 @@ static void drop(void *data)
     driver_free(job);
 }
 
-job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len)
+bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const bw_carrier_t *carrier,
+               const char *path, size_t len, reply_t *reply)
 {
     job_t *job = len < JOB_PATH_BYTES ? driver_alloc(sizeof *job) : NULL;
 
     if (!job)
-        return NULL;
+        return false;
     job->kind = ASYNC_JOB;
     job->run = run;
     job->caller = driver_caller(port);
     job->reply.len = 0;
     reply_number(&job->reply, 0, 1);
-    job->carrier = NULL;
+    job->carrier = carrier;
     job->link = NULL;
     job->path_len = len;
     memcpy(job->path, path, len);
     job->path[len] = 0;
-    return job;
-}
-
-bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply)
-{
     reply->len = 0;
     reply_number(reply, REPLY_LATER, 1);
     if (driver_async(port, NULL, invoke, job, drop) >= 0)

@@ -25,18 +25,16 @@ struct job {
     ErlDrvTermData caller;
     reply_t reply;
     const bw_carrier_t *carrier; /* the carrier to use, or the one that was loaded; NULL if none */
-    uint64_t ring_bytes;
     bw_link_t *link; /* the link whose setup was started, or NULL */
     size_t path_len;
     char path[JOB_PATH_BYTES]; /* NUL-terminated */
 };
 
-/* Creates a job for the caller of the running command. Returns NULL if the path is too long or
- * memory runs out. This call and the next two need the port lock. */
-job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len);
-
-/* Starts the job. Returns false, and frees the job, if the VM does not accept it. */
-bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply);
+/* Starts a job for the caller of the running command. Returns false if the path is too long, memory
+ * runs out or the VM does not accept the job. Callers of this function and job_end must hold the
+ * port lock. */
+bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const bw_carrier_t *carrier,
+               const char *path, size_t len, reply_t *reply);
 
 /* Sends the reply and frees the job. The port must already own whatever the job created. */
 void job_end(ErlDrvPort port, job_t *job);

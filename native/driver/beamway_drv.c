@@ -609,13 +609,13 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     *self = (bw_port_t){
         .pump.port = port,
         .establish.port = port,
+        .senders.pump = &self->pump,
         .flush_ms = NO_FLUSH,
         .check_at_ms = NEVER,
         .session_at_ms = NEVER,
         .fault_at_ms = NEVER,
         .flush_atom = driver_mk_atom("flush"),
     };
-    senders_init(&self->senders, &self->pump);
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
 }

@@ -39,10 +39,5 @@ static void load(job_t *job)
 
 bool codec_load(ErlDrvPort port, const char *path, size_t len, reply_t *reply)
 {
-    job_t *job;
-
-    if (bw_codec_loaded())
-        return true;
-    job = job_new(port, load, path, len);
-    return job && job_begin(port, job, reply);
+    return bw_codec_loaded() || job_begin(port, load, NULL, path, len, reply);
 }

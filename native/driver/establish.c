@@ -36,7 +36,6 @@ bool establish_use(establish_t *establish, const char *data, size_t len, reply_t
     const char *path = memchr(data, 0, len);
     const bw_carrier_t *loaded;
     size_t path_len;
-    job_t *job;
 
     if (!path || establish->link)
         return false;
@@ -54,8 +53,7 @@ bool establish_use(establish_t *establish, const char *data, size_t len, reply_t
         establish->carrier = loaded;
         return true;
     }
-    job = job_new(establish->port, load, path, path_len);
-    return job && job_begin(establish->port, job, reply);
+    return job_begin(establish->port, load, NULL, path, path_len, reply);
 }
 
 bool establish_probe(const establish_t *establish, const char *data, size_t len, reply_t *reply)
@@ -83,10 +81,12 @@ static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller
     reply_reason(reply, "the link's descriptor cannot be polled");
 }
 
-static bw_status_t listen_at(const bw_carrier_t *carrier, const char *at, size_t len,
-                             uint64_t ring_bytes, bw_link_t **link_p, reply_t *reply)
+static bw_status_t listen_at(const bw_carrier_t *carrier, const char *data, size_t len,
+                             bw_link_t **link_p, reply_t *reply)
 {
-    bw_order_t order = {.at = (const uint8_t *)at, .at_len = len, .ring_bytes = ring_bytes};
+    bw_order_t order = {.at = (const uint8_t *)data + 8,
+                        .at_len = len - 8,
+                        .ring_bytes = bw_number(data, 8)};
     bw_error_t error = {0};
     bw_status_t status = carrier->listen(&order, link_p, &error);
 
@@ -96,26 +96,18 @@ static bw_status_t listen_at(const bw_carrier_t *carrier, const char *at, size_t
 
 static void listen_later(job_t *job)
 {
-    (void)listen_at(job->carrier, job->path, job->path_len, job->ring_bytes, &job->link,
-                    &job->reply);
+    (void)listen_at(job->carrier, job->path, job->path_len, &job->link, &job->reply);
 }
 
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply)
 {
     bw_link_t *link = NULL;
-    job_t *job;
 
     if (!establish->carrier || establish->link || len < 8)
         return false;
-    if (len > 8 && establish->carrier->caps & BW_CAP_FILES) {
-        job = job_new(establish->port, listen_later, data + 8, len - 8);
-        if (!job)
-            return false;
-        job->carrier = establish->carrier;
-        job->ring_bytes = bw_number(data, 8);
-        return job_begin(establish->port, job, reply);
-    }
-    if (listen_at(establish->carrier, data + 8, len - 8, bw_number(data, 8), &link, reply) == BW_OK)
+    if (len > 8 && establish->carrier->caps & BW_CAP_FILES)
+        return job_begin(establish->port, listen_later, establish->carrier, data, len, reply);
+    if (listen_at(establish->carrier, data, len, &link, reply) == BW_OK)
         begin(establish, link, driver_caller(establish->port), reply);
     return true;
 }
@@ -260,16 +252,9 @@ static void derive(job_t *job)
 
 bool establish_derive(establish_t *establish, const char *data, size_t len, reply_t *reply)
 {
-    job_t *job;
-
-    if (!establish->carrier || !establish->carrier->derive || len < 1 ||
-        len - 1 < (size_t)(uint8_t)data[0])
-        return false;
-    job = job_new(establish->port, derive, data, len);
-    if (!job)
-        return false;
-    job->carrier = establish->carrier;
-    return job_begin(establish->port, job, reply);
+    return establish->carrier && establish->carrier->derive && len >= 1 &&
+           len - 1 >= (size_t)(uint8_t)data[0] &&
+           job_begin(establish->port, derive, establish->carrier, data, len, reply);
 }
 
 void establish_tell(establish_t *establish, bw_link_t *linked)

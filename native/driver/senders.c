@@ -3,17 +3,6 @@
 
 #define CLASS_BYTES 9
 
-void senders_init(senders_t *self, bw_pump_t *pump)
-{
-    *self = (senders_t){
-        .pump = pump,
-        .hold_atom = driver_mk_atom("hold"),
-        .release_atom = driver_mk_atom("release"),
-        .ask_atom = driver_mk_atom("ask"),
-        .watch_atom = driver_mk_atom("watch"),
-    };
-}
-
 static void tell(senders_t *self, ErlDrvTermData *message, int words)
 {
     (void)erl_drv_send_term(driver_mk_port(self->pump->port), self->keeper, message, words);
@@ -22,13 +11,13 @@ static void tell(senders_t *self, ErlDrvTermData *message, int words)
 static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
 {
     ErlDrvUInt64 key = change->key;
-    ErlDrvTermData ask[] = {ERL_DRV_ATOM,   self->ask_atom,
+    ErlDrvTermData ask[] = {ERL_DRV_ATOM,   driver_mk_atom("ask"),
                             ERL_DRV_PID,    (ErlDrvTermData)change->pid,
                             ERL_DRV_UINT64, (ErlDrvTermData)&key,
                             ERL_DRV_UINT,   (ErlDrvTermData)change->patience,
                             ERL_DRV_TUPLE,  4};
     ErlDrvTermData other[] = {
-        ERL_DRV_ATOM,  change->state == BW_SENDER_HELD ? self->hold_atom : self->release_atom,
+        ERL_DRV_ATOM,  driver_mk_atom(change->state == BW_SENDER_HELD ? "hold" : "release"),
         ERL_DRV_PID,   (ErlDrvTermData)change->pid,
         ERL_DRV_TUPLE, 2};
 
@@ -40,13 +29,12 @@ static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
 
 void senders_tell_all(senders_t *self)
 {
-    ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};
     bw_sender_change_t change;
 
     while (pump_next_change(self->pump, &change))
         tell_of_change(self, &change);
     if (pump_begins_watch(self->pump))
-        tell(self, watch, 2);
+        tell(self, (ErlDrvTermData[]){ERL_DRV_ATOM, driver_mk_atom("watch")}, 2);
 }
 
 static bool watch(senders_t *self, size_t len, reply_t *reply, bool *is_sound_p)

@@ -31,10 +31,7 @@ typedef struct {
     bw_pump_t *pump;
     bool has_keeper;
     ErlDrvTermData keeper;
-    ErlDrvTermData hold_atom, release_atom, ask_atom, watch_atom;
 } senders_t;
-
-void senders_init(senders_t *senders, bw_pump_t *pump);
 
 /* The slow path of senders_tell, taken when there may be something to report. */
 void senders_tell_all(senders_t *senders);
