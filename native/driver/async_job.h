@@ -25,7 +25,7 @@ struct job {
     ErlDrvTermData caller;
     reply_t reply;
     const bw_carrier_t *carrier; /* the carrier to use, or the one that was loaded; NULL if none */
-    bw_link_t *link; /* the link whose setup was started, or NULL */
+    bw_link_t *link;             /* the link whose setup was started, or NULL */
     size_t path_len;
     char path[JOB_PATH_BYTES]; /* NUL-terminated */
 };

@@ -84,9 +84,8 @@ static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller
 static bw_status_t listen_at(const bw_carrier_t *carrier, const char *data, size_t len,
                              bw_link_t **link_p, reply_t *reply)
 {
-    bw_order_t order = {.at = (const uint8_t *)data + 8,
-                        .at_len = len - 8,
-                        .ring_bytes = bw_number(data, 8)};
+    bw_order_t order = {
+        .at = (const uint8_t *)data + 8, .at_len = len - 8, .ring_bytes = bw_number(data, 8)};
     bw_error_t error = {0};
     bw_status_t status = carrier->listen(&order, link_p, &error);
 
