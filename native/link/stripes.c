@@ -17,6 +17,7 @@
 
 /* How many bytes a connection may have unsent in the kernel, where no other bytes can pass them. */
 #define UNSENT_BYTES (64 * 1024)
+#define PROBE_SECONDS 10
 
 /* How much is read from one connection before the others get their turn. */
 #define TURN_BYTES ((size_t)256 * 1024)
@@ -574,10 +575,22 @@ static const bw_carrier_t stripes_ops = {
     .close = stripes_close,
 };
 
+/* A light load uses few of the connections. Without probes a firewall would forget the others, and
+ * this side would not notice that the peer has lost one. */
+static void prepare(int fd)
+{
+    int unsent = UNSENT_BYTES, yes = 1, seconds = PROBE_SECONDS;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+}
+
 bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *error_p)
 {
     stripes_t *stripes = stripes_of(link);
-    int fd = connection->ops->fd(connection), unsent = UNSENT_BYTES, place;
+    int fd = connection->ops->fd(connection), place;
     struct epoll_event event = {.events = 0};
 
     if (link->ops != &stripes_ops)
@@ -592,7 +605,7 @@ bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *e
     }
     stripes->polled[place] = 0;
     stripes->connections[place] = connection;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+    prepare(fd);
     stripes_wake_self(link); /* the connection may already have bytes */
     return BW_OK;
 }

@@ -5,9 +5,9 @@
 -module(beamway_far_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([as_the_path_is/1, as_both_say/1, encrypted/1, some_are_lost/1, all_are_lost/1, fills_the_path/1, leaves_the_queue_empty/1]).
+-export([as_the_path_is/1, as_both_say/1, encrypted/1, some_are_lost/1, lost_while_idle/1, all_are_lost/1, fills_the_path/1, leaves_the_queue_empty/1]).
 
--define(WAIT_MS, 20000).
+-define(WAIT_MS, 30000).
 -define(FAR, #{rate_bits => 200000000, delay_us => 10000, offload => 1, queue_bytes => 1000000}).
 -define(NEAR, #{rate_bits => 200000000, delay_us => 500, offload => 1}).
 %% Most hosts use cubic. Some use BBR, which loss does not slow down.
@@ -20,7 +20,7 @@
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [as_the_path_is, as_both_say, encrypted, some_are_lost, all_are_lost, fills_the_path, leaves_the_queue_empty].
+all() -> [as_the_path_is, as_both_say, encrypted, some_are_lost, lost_while_idle, all_are_lost, fills_the_path, leaves_the_queue_empty].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -65,6 +65,18 @@ some_are_lost(_Config) ->
                           connections(4, Pair),
                           [false, false] = [maps:is_key(resumes, Info) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}], {ok, Info} <- [beamway_peer:call(Peer, beamway, info, [Node])]],
                           ok
+                  end).
+
+%% An idle link uses one or two of its connections, so only the kernel's probes can show each node that the others are lost.
+lost_while_idle(_Config) ->
+    on_path(?FAR, fun(#{spaces := [Space, _]} = Net) ->
+                          {_One, OneNode, Other, _OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
+                          connections(4, Pair),
+                          Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- lists:sublist(ports(Net), 3)],
+                          _ = [beamway_netns:in(Space, "iptables -I " ++ Rule) || Rule <- Rules],
+                          beamway_peer:wait_until(fun() -> 1 =:= now_of(Other, OneNode) end, ?WAIT_MS),
+                          _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
+                          connections(4, Pair)
                   end).
 
 %% When all connections are lost, the link continues over a single new one, as any link does, and then spreads again.
