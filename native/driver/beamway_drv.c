@@ -24,8 +24,10 @@
 
 #define ABI_VERSION 19  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
-#define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
+#define CHECK_MS 1000   /* delay before a search for idle memory; timeout of the last flush */
+#define BUSY_MS 4096    /* this delay if the last search found that the link is in use */
 #define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */
+#define TRUST_MS 8192   /* at least this often, it checks although the peer has answered */
 #define AGAIN_MS 200    /* this delay while the peer's kernel has not received all sent bytes */
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
 #define TOGETHER_MS 256 /* idle links do so at multiples of this, to share a wake-up */
@@ -148,8 +150,29 @@ static void check_session_in(bw_port_t *self, int64_t news_ms)
     set_timer(self);
 }
 
+/* Returns whether the peer has read everything that was sent. A link over several connections has
+ * acknowledgements of its own, which only a check repeats. */
+static bool is_answered(const bw_port_t *self)
+{
+    const bw_pump_t *pump = &self->pump;
+
+    return pump->session.out.arrived == pump->session.out.sent && !self->is_silent &&
+           self->connections == 0 && pump_untold(pump) < BW_SESSION_ACK_ALONE_BYTES;
+}
+
+/* A link with a few calls per second would be checked twice a second on both sides, and each check
+ * wakes its node. So on such a link each frame carries an acknowledgement, and an answer takes the
+ * place of the check. */
 static void check_session(bw_port_t *self)
 {
+    if (self->is_sparse && self->pump.session.is_on && pump_is_attached(&self->pump)) {
+        self->pump.owes_ack = pump_untold(&self->pump) > 0;
+        if (self->session_at_ms != NEVER && !self->session_is_idle && is_answered(self) &&
+            bw_now_ms() - self->checked_ms < TRUST_MS) {
+            self->out_at_session = self->pump.session.out.next;
+            self->session_at_ms = NEVER;
+        }
+    }
     check_session_in(self, SESSION_MS);
 }
 
@@ -163,8 +186,8 @@ static void look_at_fault_later(bw_port_t *self)
         set_timer(self);
 }
 
-/* Searches for idle memory once a second while there is output, if the link can have any. */
-static void check_later(bw_port_t *self)
+/* Searches for idle memory after a while, if the link can have any. */
+static void check_in(bw_port_t *self, unsigned long ms)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
     bw_link_stats_t stats;
@@ -173,7 +196,12 @@ static void check_later(bw_port_t *self)
         return;
     ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
-    set_check(self, CHECK_MS);
+    set_check(self, ms);
+}
+
+static void check_later(bw_port_t *self)
+{
+    check_in(self, CHECK_MS);
 }
 
 /* A cut link is read until nothing is left, because the VM may not report an event for it. A timer
@@ -613,6 +641,7 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
         .flush_ms = NO_FLUSH,
         .check_at_ms = NEVER,
         .session_at_ms = NEVER,
+        .checked_ms = bw_now_ms() - TRUST_MS, /* so the first check takes place */
         .fault_at_ms = NEVER,
         .flush_atom = driver_mk_atom("flush"),
     };
@@ -657,6 +686,7 @@ static bool flush_soon(bw_port_t *self)
         return true;
     if (!self->is_flush_asked) {
         self->asked_us = bw_now_us();
+        self->is_sparse = bw_rounds_were_quiet(&self->rounds, self->asked_us);
         bw_rounds_forget(&self->rounds, self->asked_us);
     }
     if (!self->senders.has_keeper || bw_rounds_are_single(&self->rounds))
@@ -789,6 +819,7 @@ static bool session_timeout(bw_port_t *self)
     bool is_silent;
 
     self->session_at_ms = NEVER;
+    self->checked_ms = bw_now_ms();
     if (self->session_is_idle && !pump_rest(&self->pump))
         return false;
     if ((self->session_is_idle || pump_untold(&self->pump) >= BW_SESSION_ACK_ALONE_BYTES) &&
@@ -815,7 +846,7 @@ static void check_timeout(bw_port_t *self)
 
     self->pump.link->ops->stats(self->pump.link, &stats);
     if (stats.bytes_out != self->out_at_check || stats.fill_out != 0)
-        check_later(self);
+        check_in(self, BUSY_MS);
     else if (self->pump.link->ops->trim(self->pump.link))
         set_check(self, 1);
 }

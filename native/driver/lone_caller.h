@@ -38,10 +38,16 @@ typedef struct {
 #define BW_ROUND_QUIET_US 10000u /* after this time, earlier rounds are no longer relevant */
 #define BW_ROUNDS_LONE 8u
 
-/* Must be called before a frame is sent. A new link counts as having been quiet since time 0. */
+/* A new link counts as having been quiet since time 0. */
+static inline bool bw_rounds_were_quiet(const bw_rounds_t *rounds, uint64_t now_us)
+{
+    return now_us - rounds->at_us >= BW_ROUND_QUIET_US;
+}
+
+/* Must be called before a frame is sent. */
 static inline void bw_rounds_forget(bw_rounds_t *rounds, uint64_t now_us)
 {
-    if (now_us - rounds->at_us >= BW_ROUND_QUIET_US)
+    if (bw_rounds_were_quiet(rounds, now_us))
         rounds->lone = rounds->singles = BW_ROUNDS_LONE;
 }
 

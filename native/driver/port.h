@@ -58,6 +58,8 @@ typedef struct {
     int64_t check_at_ms;    /* check for idle memory; this and the other times may be NEVER */
     int64_t session_at_ms;  /* report to the peer how far this side has read */
     int64_t fault_at_ms;    /* bytes delayed by a fault may pass */
+    int64_t checked_ms;     /* when the session was last checked */
+    bool is_sparse;         /* the link was quiet before the last frame was sent */
     bool session_is_idle;   /* nothing is left to report, so the report only tests the path */
 
     uint64_t out_at_session; /* output position when everything was last found acknowledged */

@@ -302,6 +302,29 @@ static void acknowledgements_go_with_frames(void)
     CHECK_IN(end_schedule());
 }
 
+/* One side calls the other ten times per second. */
+static void answers_take_the_place_of_checks(void)
+{
+    int due = 0;
+
+    chance = 1;
+    all_are_small = true;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    for (int call = 0; call < 40; call++) {
+        for (int side = 0; side < 2; side++) {
+            CHECK_IN(send_next(side));
+            for (int tries = 0; tries < 1000 && !has_all(); tries++) {
+                do_as_keepers();
+                CHECK_IN(pass_all());
+            }
+        }
+        vm_skip(100);
+        due += vm_run(0);
+    }
+    CHECK(due <= 4); /* each side searches once for idle memory */
+    CHECK_IN(end_schedule());
+}
+
 static size_t chunk_after(bw_session_t *session, size_t frames)
 {
     for (size_t i = 0; i < frames && bw_session_gap(session, 1000); i++) {
@@ -450,6 +473,7 @@ static const check_case_t cases[] = {
     {"frames_are_larger_than_the_limit", frames_are_larger_than_the_limit},
     {"an_idle_link_tries_its_path", an_idle_link_tries_its_path},
     {"acknowledgements_go_with_frames", acknowledgements_go_with_frames},
+    {"answers_take_the_place_of_checks", answers_take_the_place_of_checks},
     {"the_chunk_is_as_large_as_is_needed", the_chunk_is_as_large_as_is_needed},
     {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
