@@ -64,6 +64,13 @@ void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out)
     }
 }
 
+/* After a send has reported that the connection was reset or timed out, a read only finds the end
+ * of the stream, as if the peer had closed its end. EPIPE shows that the peer really had. */
+static int error_at_end(const bw_socket_t *sock)
+{
+    return sock->out == BW_SOCKET_BROKEN && sock->write_error != EPIPE ? sock->write_error : 0;
+}
+
 size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
 {
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
@@ -81,7 +88,7 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
         return (size_t)n;
     if (n == 0 || errno != EAGAIN) {
         sock->in = BW_SOCKET_ENDED;
-        sock->read_error = n < 0 ? errno : 0;
+        sock->read_error = n < 0 ? errno : error_at_end(sock);
     }
     return 0;
 }

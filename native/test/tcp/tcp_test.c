@@ -233,6 +233,24 @@ static void writing_finds_out_that_the_peer_is_gone(void)
     here.link->ops->stats(here.link, &stats);
     CHECK_EQ(stats.unreleased, written);
     CHECK_EQ(await_bytes(here.link, 1, &span), BW_SYSTEM);
+    CHECK(!here.link->ops->has_hung_up(here.link));
+    CHECK_IN(stop());
+}
+
+/* The kernel answers bytes that arrive after the peer has closed its end with a reset. */
+static void a_reset_behind_the_end_changes_nothing(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    CHECK_IN(peer_closes());
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQ(here.link->ops->reserve(here.link, 1000, &span), BW_OK);
+        here.link->ops->commit(here.link, 1000);
+        (void)poll(NULL, 0, 1);
+    }
+    CHECK(await_bytes(here.link, 1, &span) != BW_OK);
+    CHECK(here.link->ops->has_hung_up(here.link));
     CHECK_IN(stop());
 }
 
@@ -558,6 +576,7 @@ static const check_case_t cases[] = {
     {"only_connected_streams_are_taken", only_connected_streams_are_taken},
     {"a_limit_leaves_nothing_behind", a_limit_leaves_nothing_behind},
     {"unix_streams_are_taken", unix_streams_are_taken},
+    {"a_reset_behind_the_end_changes_nothing", a_reset_behind_the_end_changes_nothing},
     {"a_reset_ends_it_with_a_reason", a_reset_ends_it_with_a_reason},
     {"an_end_within_what_is_waited_for_is_no_orderly_one",
      an_end_within_what_is_waited_for_is_no_orderly_one},
