@@ -23,6 +23,8 @@
                     links := #{atom() => pos_integer()},        %% at the end, by kind, seen from either side
                     seconds := float()}.
 
+%% This many readings, 100 ms apart, must be equal.
+-define(SETTLED_READINGS, 10).
 -define(CALL_MS, 30000).
 -define(SETTLE_MS, 60000).
 -define(FAULT_MS, 120000).
@@ -191,18 +193,19 @@ disconnect_all(Alive) ->
     ok.
 
 %% Waits until the node's resources have not changed for a while, and returns them.
-settled(Node) -> settled(Node, resources(Node), 50).
+settled(Node) -> settled(Node, resources(Node), 0, 50).
 
-settled(_, Resources, 0) -> Resources;
-settled(Node, Before, Tries) ->
+settled(_, Resources, Same, Tries) when Same =:= ?SETTLED_READINGS; Tries =:= 0 -> Resources;
+settled(Node, Before, Same, Tries) ->
     receive after 100 -> ok end,
     case resources(Node) of
-        Before -> Before;
-        Now -> settled(Node, Now, Tries - 1)
+        Before -> settled(Node, Before, Same + 1, Tries - 1);
+        Now -> settled(Node, Now, 0, Tries - 1)
     end.
 
+%% The node's own log does not count, because it may be opened late.
 resources(#{os_pid := OsPid} = Node) ->
-    Targets = [Target || {_, Target} <- beamway_peer:fds(OsPid)],
+    Targets = [Target || {_, Target} <- beamway_peer:fds(OsPid), string:find(Target, "/log-") =:= nomatch],
     Count = fun(Prefix) -> length([T || T <- Targets, lists:prefix(Prefix, T)]) end,
     (hub(Node, resources, []))#{descriptors => length(Targets), sockets => Count("socket:"),
                                 doorbells => Count("anon_inode:[eventfd]"), maps => length(beamway_peer:maps(OsPid))}.

@@ -28,6 +28,9 @@
 %% When a node goes down, two events arrive at almost the same time, in either order: the nodedown, and the exit signal with `noconnection' after
 %% which no more words arrive from a process.
 -define(NEARLY_US, 5000000).
+%% How often, and after what pause, to look again for the session of a link.
+-define(SESSION_TRIES, 25).
+-define(SESSION_PAUSE_MS, 20).
 
 -record(state, {settings :: settings(),
                 events = [] :: [beamway_nemesis_oracle:event()],        %% newest first
@@ -89,9 +92,15 @@ cut(Node) ->
         Cut -> Cut
     end.
 
-%% Returns the links to a node that can outlive their connections.
-resuming(Node) ->
-    [Link || #{node := N, connection := Connection} = Link <- links(), N =:= Node, ets:member(beamway_links, {session_of, Connection})].
+%% Returns the links to a node that can outlive their connections. A link that has just come up can do so a moment later.
+resuming(Node) -> resuming(Node, ?SESSION_TRIES).
+
+resuming(Node, Tries) ->
+    Links = [Link || #{node := N} = Link <- links(), N =:= Node],
+    case [Link || #{connection := Connection} = Link <- Links, ets:member(beamway_links, {session_of, Connection})] of
+        [] when Links =/= [], Tries > 0 -> receive after ?SESSION_PAUSE_MS -> resuming(Node, Tries - 1) end;
+        Resuming -> Resuming
+    end.
 
 %% @doc Makes the system drop all packets of the connection to a node as they arrive, or accept them again. The link must survive this. Returns
 %% false if there is no such connection, or if the link cannot outlive it.
