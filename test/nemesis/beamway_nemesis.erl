@@ -203,9 +203,9 @@ settled(Node, Before, Same, Tries) ->
         Now -> settled(Node, Now, 0, Tries - 1)
     end.
 
-%% The node's own log does not count, because it may be opened late.
+%% The memory that libfaketime shares does not count, because whether a node has it depends on its process ID.
 resources(#{os_pid := OsPid} = Node) ->
-    Targets = [Target || {_, Target} <- beamway_peer:fds(OsPid), string:find(Target, "/log-") =:= nomatch],
+    Targets = [Target || {_, Target} <- beamway_peer:fds(OsPid), not lists:prefix("/dev/shm/faketime_", Target)],
     Count = fun(Prefix) -> length([T || T <- Targets, lists:prefix(Prefix, T)]) end,
     (hub(Node, resources, []))#{descriptors => length(Targets), sockets => Count("socket:"),
                                 doorbells => Count("anon_inode:[eventfd]"), maps => length(beamway_peer:maps(OsPid))}.

@@ -137,9 +137,17 @@ descriptor_limit(OsPid) ->
 %% machine's time.
 -spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
 environment(ClockFile) ->
+    ok = delete_shared_of_dead(),
     [{"LD_PRELOAD", string:trim(os:getenv("LD_PRELOAD", "") ++ " " ++ library())},
      {"FAKETIME_TIMESTAMP_FILE", ClockFile}, {"FAKETIME_CACHE_DURATION", "1"},
      {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}, {"FAKETIME_DONT_RESET", "1"}].
+
+%% libfaketime names two shared objects after the process ID and leaves them behind when the process is killed. A new process with the same ID
+%% would then exit, or do without them.
+delete_shared_of_dead() ->
+    Objects = [{File, lists:last(string:split(File, "_", all))} || File <- filelib:wildcard("/dev/shm/*faketime_s*_*")],
+    lists:foreach(fun(File) -> file:delete(File) end,
+                  [File || {File, OsPid} <- Objects, not filelib:is_dir("/proc/" ++ OsPid)]).
 
 library() ->
     case filelib:wildcard("/usr/lib/*/faketime/libfaketimeMT.so.1") of
