@@ -4,7 +4,7 @@
 %% conversion of a client's bytes to a file name.
 -module(yucan_path).
 
--export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, join/2]).
+-export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, is_hidden/1, join/2]).
 
 %% @doc Returns the canonical form of a path, still percent-encoded (RFC 3986, 6.2.2). Dot segments are resolved, repeated slashes are collapsed into
 %% one, as in file systems, and escapes are in upper case and used only where they are needed. Rejects a path with more `..' segments than
@@ -122,8 +122,12 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
 
-%% @doc Returns whether any name in the path begins with a dot. Uses a loop, because `binary:match' builds tables in each call.
--spec has_dot_name(binary()) -> boolean().
+%% @doc Returns whether any name in the path begins with a dot. RFC 8615 defines the only exception, `/.well-known/'.
+-spec is_hidden(Path :: binary()) -> boolean().
+is_hidden(<<"/.well-known/", Rest/binary>>) -> has_dot_name(<<"/", Rest/binary>>);
+is_hidden(Path) -> has_dot_name(Path).
+
+%% Uses a loop, because `binary:match' builds tables in each call.
 has_dot_name(<<"/.", _/binary>>) -> true;
 has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);
 has_dot_name(<<>>) -> false.

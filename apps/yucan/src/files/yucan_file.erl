@@ -82,7 +82,7 @@ handle(Req, #{root := Root} = Options) ->
 respond(Req, Root, Options) ->
     case yucan_path:decode(below(yucan_req:path(Req), maps:get(mount, Options, <<>>))) of
         {ok, Path} ->
-            case is_hidden(Path) andalso not maps:get(dot_files, Options, false) of
+            case yucan_path:is_hidden(Path) andalso not maps:get(dot_files, Options, false) of
                 true -> not_found;
                 false -> look(Req, Path, Root, Options)
             end;
@@ -97,10 +97,6 @@ below(Path, Mount) ->
         Mount -> <<"/">>;
         _ -> Path
     end.
-
-%% RFC 8615 defines the only exception, `.well-known'.
-is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
-is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
 %% A fresh cache entry contains only bytes that have passed the checks within the last second.
 look(Req, Path, Root, Options) ->

@@ -27,7 +27,7 @@ digest(Server) -> erlang:md5(term_to_binary(maps:to_list(maps:with([index_files,
 %% @doc Searches the docroots one after another. A directory without an index is used only if no docroot has a better match.
 -spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
 find(Req, Path, Docroots, Options) ->
-    case has_dot(Path) of
+    case yucan_path:is_hidden(Path) of
         true -> not_found;
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
@@ -45,10 +45,6 @@ known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = O
             Found
     end;
 known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
-
-%% Names that begin with a dot are hidden, except for `.well-known', which certificate authorities request.
-has_dot(<<"/.well-known/", _/binary>>) -> false;
-has_dot(Path) -> yucan_path:has_dot_name(Path).
 
 better(All) ->
     Folders = [Found || {folder, _} = Found <- All],
@@ -140,7 +136,7 @@ script_alias(#{prefix := Prefix, target := Target}, Rest, Policy) ->
 below(_, _, _, [], _) -> forbidden;
 below(Prefix, Target, Rest, [At | Ends], Policy) ->
     <<Name:At/binary, Info/binary>> = Rest,
-    case has_dot(Name) orelse yucan_symlink:info(Name, Target, Policy) of
+    case yucan_path:is_hidden(Name) orelse yucan_symlink:info(Name, Target, Policy) of
         {ok, #file_info{type = regular}} when Name =/= <<>>, Name =/= <<"/">> ->
             {ok, #{script => yucan_path:join(Target, Name), script_name => <<Prefix/binary, Name/binary>>, path_info => Info}};
         {ok, #file_info{type = directory}} -> below(Prefix, Target, Rest, Ends, Policy);
