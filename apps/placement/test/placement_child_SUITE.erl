@@ -260,6 +260,10 @@ wrong_options_and_the_end(Config) ->
     Pid = started(Config, [], kept),
     ?assertEqual({error, {exists, Pid}}, call(Config, "a", child, [[], Call, #{name => once, grace => grace()}])),
     ?assertEqual({error, no_such_child}, call(Config, "a", delete_child, [another])),
+    %% Ignores the end of a process that it does not monitor.
+    Server = beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]),
+    _ = beamway_placement_nodes:call(cluster(Config), "a", {erlang, send}, [Server, {'DOWN', make_ref(), process, self(), normal}]),
+    _ = beamway_placement_nodes:call(cluster(Config), "a", {sys, get_state}, [Server]),
     ok = call(Config, "b", delete_child, [once]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).

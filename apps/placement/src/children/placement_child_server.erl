@@ -224,7 +224,7 @@ handle_info({{named, Name}, Monitor, process, _, _}, State) ->
         _ -> ok
     end,
     {noreply, State};
-handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
+handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) when is_map_key(Monitor, Choosers) ->
     {{Name, Pause}, Others} = maps:take(Monitor, Choosers),
     {noreply, State#state{choosers = Others, choosing = Choosing#{Name := now_ms() + Pause}}};
 handle_info(_, State) -> {noreply, State}.
