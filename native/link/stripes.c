@@ -17,6 +17,9 @@
 
 /* How many bytes a connection may have unsent in the kernel, where no other bytes can pass them. */
 #define UNSENT_BYTES (64 * 1024)
+
+/* After how long without traffic the kernel probes a connection, and how long it waits between two
+ * probes. */
 #define PROBE_SECONDS 10
 
 /* How much is read from one connection before the others get their turn. */
@@ -577,7 +580,7 @@ static const bw_carrier_t stripes_ops = {
 
 /* A light load uses few of the connections. Without probes a firewall would forget the others, and
  * this side would not notice that the peer has lost one. */
-static void prepare(int fd)
+static void set_options(int fd)
 {
     int unsent = UNSENT_BYTES, yes = 1, seconds = PROBE_SECONDS;
 
@@ -605,7 +608,7 @@ bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *e
     }
     stripes->polled[place] = 0;
     stripes->connections[place] = connection;
-    prepare(fd);
+    set_options(fd);
     stripes_wake_self(link); /* the connection may already have bytes */
     return BW_OK;
 }

@@ -72,10 +72,8 @@ lost_while_idle(_Config) ->
     on_path(?FAR, fun(#{spaces := [Space, _]} = Net) ->
                           {_One, OneNode, Other, _OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
                           connections(4, Pair),
-                          Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- lists:sublist(ports(Net), 3)],
-                          _ = [beamway_netns:in(Space, "iptables -I " ++ Rule) || Rule <- Rules],
-                          beamway_peer:wait_until(fun() -> 1 =:= now_of(Other, OneNode) end, ?WAIT_MS),
-                          _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
+                          while_refused(Space, ["INPUT -p tcp --dport " ++ Port || Port <- lists:sublist(ports(Net), 3)],
+                                        fun() -> beamway_peer:wait_until(fun() -> 1 =:= now_of(Other, OneNode) end, ?WAIT_MS) end),
                           connections(4, Pair)
                   end).
 
@@ -166,11 +164,14 @@ ports(#{spaces := [Space, _], addresses := [_, Address]}) ->
 
 %% Resets both ends of these connections.
 reset(#{spaces := [Space, _]}, Ports) ->
-    Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports]
-        ++ ["OUTPUT -p tcp --sport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports],
-    _ = [beamway_netns:in(Space, "iptables -I " ++ Rule) || Rule <- Rules],
-    receive after 300 -> ok end,
-    _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
+    while_refused(Space, ["INPUT -p tcp --dport " ++ Port || Port <- Ports] ++ ["OUTPUT -p tcp --sport " ++ Port || Port <- Ports],
+                  fun() -> receive after 300 -> ok end end).
+
+%% Answers each packet that matches with a reset, until Fun has returned.
+while_refused(Space, Matches, Fun) ->
+    Each = fun(Command) -> [beamway_netns:in(Space, "iptables " ++ Command ++ " " ++ Match ++ " -j REJECT --reject-with tcp-reset") || Match <- Matches] end,
+    _ = Each("-I"),
+    try Fun() after Each("-D") end,
     ok.
 
 %% Sends numbered messages of many sizes both ways while something happens: each arrives exactly once and in order.

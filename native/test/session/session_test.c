@@ -282,19 +282,25 @@ static bool nothing_is_written(void)
 
 /* On a link with little traffic, acknowledgements are sent along with frames. Sent on its own, each
  * would cost both nodes a wake-up. */
+/* One side sends a frame and the other one answers it. */
+static void call_and_answer(void)
+{
+    for (int side = 0; side < 2; side++) {
+        CHECK_IN(send_next(side));
+        for (int tries = 0; tries < 1000 && !has_all(); tries++) {
+            do_as_keepers();
+            CHECK_IN(pass_all());
+        }
+    }
+}
+
 static void acknowledgements_go_with_frames(void)
 {
     chance = 1;
     all_are_small = true;
     CHECK_IN(start_linked(KEPT_BYTES));
     for (int round = 0; round < 40; round++) {
-        for (int side = 0; side < 2; side++) {
-            CHECK_IN(send_next(side));
-            for (int tries = 0; tries < 1000 && !has_all(); tries++) {
-                do_as_keepers();
-                CHECK_IN(pass_all());
-            }
-        }
+        CHECK_IN(call_and_answer());
         vm_skip(100);
         CHECK(nothing_is_written());
         CHECK(stat_of(one, STAT_kept_bytes) < 5000 && stat_of(other, STAT_kept_bytes) < 5000);
@@ -311,13 +317,7 @@ static void answers_take_the_place_of_checks(void)
     all_are_small = true;
     CHECK_IN(start_linked(KEPT_BYTES));
     for (int call = 0; call < 40; call++) {
-        for (int side = 0; side < 2; side++) {
-            CHECK_IN(send_next(side));
-            for (int tries = 0; tries < 1000 && !has_all(); tries++) {
-                do_as_keepers();
-                CHECK_IN(pass_all());
-            }
-        }
+        CHECK_IN(call_and_answer());
         vm_skip(100);
         due += vm_run(0);
     }
