@@ -35,8 +35,8 @@ start(File) -> begin_with(true, File).
 -spec start(nobuiltins, file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins, File) -> begin_with(false, File).
 
-%% If the file cannot be read, nothing changes. If the node already serves attributes, those of the file replace the
-%% ones that were configured before.
+%% If the file cannot be read, nothing changes. If the node already serves attributes, the file's
+%% attributes replace those that were configured before.
 begin_with(Builtins, File) ->
     case placement_entry:read(File) of
         {ok, Entries} ->

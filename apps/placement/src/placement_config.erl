@@ -76,7 +76,8 @@ limit_ms() -> value(limit).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
 
-%% @doc Returns the time limit of the drain before this node stops, in milliseconds, or 0 if there is to be none.
+%% @doc Returns the time limit of the drain before this node stops, in milliseconds, or 0 if the
+%% node does not drain.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
 

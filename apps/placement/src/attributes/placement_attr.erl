@@ -50,8 +50,8 @@
 -record(request, {reply :: fun(([{atom(), answer()}]) -> term()), names :: [atom()], open :: [atom()], answers :: #{atom() => answer()}}).
 -record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% evaluations in progress
                 by_monitor = #{} :: #{reference() => atom()},
-                waiting = [] :: [atom()],                          %% attributes that wait for their turn, in order
-                requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet
+                waiting = [] :: [atom()],                          %% attributes whose evaluation is queued, in order
+                requests = #{} :: #{pos_integer() => #request{}},  %% requests that have not been answered yet
                 next = 1 :: pos_integer(),
                 early = [] :: [{[atom()], fun(([{atom(), answer()}]) -> term())}],  %% requests that arrived before the attributes were configured, latest first
                 owners = #{} :: #{reference() => {atom(), pid()}}}).
@@ -151,7 +151,8 @@ failures() ->
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
 
-%% @doc Returns whether an attribute of this node is computed by a function, so that its value may change at any time.
+%% @doc Returns whether a function computes this attribute of this node, in which case the value may
+%% change at any time.
 -spec is_evaluated(placement_entry:name()) -> boolean().
 is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
@@ -263,7 +264,7 @@ handle_info({sample, Name}, State) ->
         _ -> {noreply, State}
     end;
 handle_info(_, State) ->
-    %% Any process may send messages to a registered name.
+    %% Ignores unknown messages, because any process may send to a registered name.
     {noreply, State}.
 
 %% A peer whose connection is busy must not delay the others, so the reply to it is dropped, and the peer has to send the
@@ -275,7 +276,8 @@ plain(_) -> undefined.
 
 version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
-%% Returns a term that the table stores in addition to the values of attributes, whose rows have more elements.
+%% Looks up a counter, a flag or another term that is kept in the same table as the values of
+%% attributes, in a row of two elements.
 stored(Key, Default) ->
     case ets:lookup(?VALUES, Key) of
         [{_, Term}] -> Term;
@@ -340,7 +342,7 @@ look(Name, Now) ->
         [] -> owned(owners(Name))
     end.
 
-%% Compares the name again, because in a match pattern a name such as '_' matches any other name.
+%% Compares the name again, because an attribute called '_' would match every name in the pattern.
 owners(Name) -> [Owner || {{Owned, _}, _, _} = Owner <- ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}), Owned =:= Name].
 
 answer(Value, Age, #{unit := Unit, ttl := Ttl, tolerance := Tolerance}) -> {ok, Value, Age, Unit, Ttl, Tolerance}.
@@ -416,7 +418,7 @@ evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
     Left = State#state{evaluations = maps:remove(Name, Evaluations)},
     case is_defined(Name, Definition) of
         true -> next(answered(Name, learnt(Name, Definition, placement_eval:outcome(Reason, Stopped), erlang:monotonic_time(millisecond)), Left));
-        %% The attribute has been redefined or deleted, so the result of the old function is not used.
+        %% The attribute has been redefined or deleted, so the old function's result is discarded.
         false -> next(asked_anew(Name, Left))
     end.
 

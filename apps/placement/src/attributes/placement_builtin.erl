@@ -203,16 +203,16 @@ cpus(Group) ->
 -spec cgroup_memory() -> pos_integer().
 cgroup_memory() -> cgroup_memory(?CGROUPS, ?OWN_CGROUPS).
 
-%% Version 1 of control groups represents "no limit" by a very large multiple of the page size.
+%% Version 1 of control groups represents "no limit" with a very large multiple of the page size.
 cgroup_memory(Root, Own) ->
     least([Bytes || Group <- cgroups("memory", Root, Own), File <- ["memory.max", "memory.limit_in_bytes"], [Bytes] <- [numbers(Group, File)], Bytes < 1 bsl 60]).
 
 least([]) -> error(no_limit);
 least(Limits) -> lists:min(Limits).
 
-%% Returns the directories of this process's group and of all groups above it, because each group may set a lower limit. A
-%% container may see its own group as the root, although the path of the group is the one on the host; then only the root
-%% directory exists.
+%% Returns the directories of this process's group and of all groups above it, because each group
+%% may set a lower limit. In a container, the path may be the one on the host although the container
+%% sees its own group as the root; then only the root directory exists.
 cgroups(Controller, Root, Own) ->
     Lines = [string:split(Line, ":", all) || Line <- string:lexemes(text(Own), "\n")],
     case [Path || [_, Controllers, Path] <- Lines, lists:member(Controller, string:lexemes(Controllers, ","))] of
@@ -251,7 +251,8 @@ environment(Name) ->
 -spec leases() -> non_neg_integer().
 leases() -> placement_lease:count().
 
-%% @doc Returns the bytes exchanged with each peer. Fails with a carrier other than Beamway's, because it counts none.
+%% @doc Returns the bytes exchanged with each peer. Fails with any carrier other than Beamway's,
+%% because the others do not count bytes.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),

@@ -84,8 +84,9 @@ fetch(Nodes, Names, Options) ->
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
-    %% A value that was fresh when this call began, or that has arrived since, must not count as too old just because
-    %% other nodes took longer to answer, nor be missing because an answer with a new version has dropped it.
+    %% A value that was fresh when this call began, or that has arrived since, must not count as too
+    %% old just because other nodes took longer to answer. Nor may it be missing just because an
+    %% answer with a new version has dropped it.
     Waited = Known#{waited => After - Now, began => Began},
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
@@ -151,7 +152,7 @@ entry(Node, Name, Now) ->
         [] -> none
     end.
 
-%% A value from a subscription is fresh as long as its node keeps reporting.
+%% A value from a subscription counts as fresh for as long as its node keeps reporting.
 lasting({ok, Value, Age, Unit, Ttl, Tolerance}, Ms) -> {ok, Value, Age, Unit, max(Ttl, Ms), Tolerance};
 lasting(Answer, _) -> Answer.
 
@@ -247,7 +248,7 @@ known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := M
 known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason of timeout -> {too_old, Age + Elapsed}; _ -> Reason end};
 known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
 
-%% The answer to the caller's own request is never too old, however short its ttl.
+%% The answer to the caller's own request is never too old, no matter how short its ttl is.
 slack(ok) -> ?QUERY_MS;
 slack(_) -> 0.
 
@@ -444,8 +445,8 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
 
-%% If the node has gone down in the meantime, its answer may arrive after the nodedown message, when everything known
-%% about the node has been dropped.
+%% If the node has gone down in the meantime, its answer may arrive after the nodedown message, by
+%% which time everything known about the node has been dropped.
 is_up(Node) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);
@@ -490,7 +491,7 @@ following(Node, Names, Every, #state{follows = Follows} = State) ->
             _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
             State#state{follows = Follows#{Node => {Monitor, Names, Every}}}
     catch
-        %% This VM is not a node now.
+        %% This VM is not distributed at the moment.
         error:badarg -> lost(Node, Names, Every, State)
     end.
 
@@ -513,7 +514,7 @@ unfollowed(Node, #state{follows = Follows} = State) ->
 
 -ifdef(TEST).
 
-%% The values were fresh when the call began, and then it waited 900 ms for another node.
+%% The values were fresh when the call began, but the call then waited 900 ms for another node.
 fresh_when_the_call_began_test_() ->
     {setup, fun() -> ets:new(?KNOWN, [named_table, public]) end, fun ets:delete/1,
      fun(_) ->

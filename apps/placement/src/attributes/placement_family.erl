@@ -5,8 +5,8 @@
 
 -export([is_in/2, kill/1]).
 
-%% Within this time the members of most families can be found. They are then killed, parents first. The time is shorter
-%% than the safety margin of the shortest lease (20 ms).
+%% Most families can be searched completely within this time, after which their members are killed,
+%% parents first. It is shorter than the safety margin of the shortest lease (20 ms).
 -define(FIRST_MS, 5).
 -define(ALL_MS, 60000).
 %% The maximum number of concurrent processes that read links.
@@ -30,13 +30,15 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
     end;
 is_in(_, _) -> false.
 
-%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other. If
-%% only the head were killed, they would exit some time later. Processes that it has started without a link survive, and
-%% so do processes that are linked to it but were started by others.
+%% @doc Kills a process together with the processes that it has started and that are linked to it or
+%% to each other. If only the head were killed, the others would exit some time later. Processes
+%% that it has started without a link survive, and so do processes that are linked to it but were
+%% started by others.
 %%
-%% Returns within a few milliseconds, as soon as the head and all members that were found in time have been killed. The
-%% remaining members are killed in the background as they are found. These are the rest of a large family, and members
-%% that can only be found through a process that does not answer because it is in a native call.
+%% Returns within a few milliseconds, as soon as the head and the members found so far have been
+%% killed. In a large family it takes longer to find the rest, and a process in a native call does
+%% not say which members it has started. Such members are killed in the background as they are
+%% found.
 -spec kill(Head :: pid()) -> ok.
 kill(Head) when node(Head) =:= node() ->
     Caller = self(),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sends changes of this node's attributes to subscribers, so that these need not send requests.
+%% @doc Sends changes of this node's attributes to subscribers, so that they need not send requests.
 %%
 %% A subscriber receives `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. In the first message, and after
 %% each change of the node's version, the list contains all attributes; in the other messages it contains only those that
@@ -16,7 +16,7 @@
 -define(SERVER, ?MODULE).
 -define(SUBSCRIPTIONS_MAX, 10000).
 -define(QUIET_LOOKS, 4).
-%% The VM limits the time of a timer.
+%% The VM limits how long a timer can run.
 -define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
@@ -31,7 +31,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Subscribes a process to attributes of a node. Nothing confirms this, so monitor `{placement_push, Node}'.
+%% @doc Subscribes a process to attributes of a node. The subscription is not confirmed, so monitor
+%% `{placement_push, Node}'.
 -spec subscribe(node(), pid(), reference(), [placement_entry:name()], EveryMs :: pos_integer()) -> ok | noconnect | nosuspend.
 subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     erlang:send({?SERVER, Node}, {subscribe, Pid, Reference, Names, EveryMs}, [nosuspend]).

@@ -29,7 +29,8 @@ attributes() ->
 -spec names() -> [placement_entry:name()].
 names() -> [Name || {Name, _, _, _} <- attributes()].
 
-%% @doc Returns the valid answers among those that another node has sent for these attributes without a request.
+%% @doc Returns the valid answers among those that another node has sent for these attributes
+%% without being asked.
 -spec valid(term()) -> [{placement_entry:name(), placement_attr:answer()}].
 valid(Answers) when length(Answers) >= 0 ->
     [{Name, Answer} || Name <- names(), {_, {ok, _, Age, _, Ttl, Tolerance} = Answer} <- [lists:keyfind(Name, 1, Answers)],

@@ -81,9 +81,9 @@ start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module)
         {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
     end.
 
-%% When a lease expires, less than the settle time must have passed since a voter last received a request from the holder,
-%% because otherwise the promises of restarted voters would never count. So the settle time must be much longer than a
-%% grace period.
+%% Promises of restarted voters count only if another voter has received a request from the holder
+%% within the settle time. This must still be the case when the holder's lease expires, so the
+%% settle time must be much longer than a grace period.
 settle(Grace) when is_integer(Grace), Grace > ?SETTLE_MS div 6, Grace =< 600000 -> 6 * Grace;
 settle(_) -> ?SETTLE_MS.
 
@@ -334,8 +334,9 @@ gathered(open, Spec, Asked, Answers, End) ->
 gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
 gathered(Granted, _, _, _, _) -> Granted.
 
-%% A single voter may know about a deletion or a new version of which the majority has not been informed. So if another
-%% node holds the lease, such an answer counts only as a refusal, and the holder finds out when it renews its lease.
+%% A single voter may know about a deletion or a new version before the majority does. So if another
+%% node holds the lease, such an answer counts only as a refusal, and the holder finds out when it
+%% renews its lease.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     Fences = [Fence || {fenced, Fence} <- Denials],
@@ -355,7 +356,8 @@ release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
-%% @doc Passes the promises on to another node, for which they are reserved until it requests the lease.
+%% @doc Passes the promises on to another node. The voters reserve them for that node until it
+%% requests the lease.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),

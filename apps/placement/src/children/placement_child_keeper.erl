@@ -198,7 +198,7 @@ handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% The first of these requests informs the voters of the child's pid.
+%% The first renewal tells the voters the child's pid.
 renewed(Kept) -> renewed(Kept, fun fits/1).
 
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
@@ -260,12 +260,13 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
 
-%% Follows the rules of OTP supervisors.
+%% Follows the restart rules of OTP supervisors.
 is_restarted(permanent, _) -> true;
 is_restarted(temporary, _) -> false;
 is_restarted(transient, Reason) -> Reason =/= normal andalso Reason =/= shutdown andalso not (is_tuple(Reason) andalso element(1, Reason) =:= shutdown).
 
-%% A new child with this name is not started until this one has exited.
+%% Releases the promises only after the child has exited, so that a new child with this name does
+%% not start before that.
 stopped(Spec, Pid) ->
     ok = stop(Spec, Pid),
     placement_child:release(Spec, node()).

@@ -21,8 +21,8 @@
 %% is not running anywhere, together with its voters.
 -define(REMEMBERED_MS, 3600000).
 -define(FORGET_MS, 5000).
-%% How many choices may run concurrently. Each choice sends requests to other nodes, and a node that went down may have run
-%% thousands of children.
+%% The maximum number of concurrent choices. Each choice sends requests to other nodes, and if a
+%% node that ran thousands of children goes down, a new node must be chosen for each of them.
 -define(CHOOSERS_MAX, 64).
 
 %% `made': the time (ms) at which the table was created. `due': when to check each child, which is at the latest when its

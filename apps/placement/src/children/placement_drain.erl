@@ -36,10 +36,10 @@
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% How many of the processes that have moved are asked at the same time whether they have forwarded all queued messages.
-%% Unlike a move, this does not delay callers.
+%% How many of the moved processes are asked concurrently whether they have forwarded all queued
+%% messages. Unlike a move, the question does not delay callers.
 -define(SETTLE_AT_ONCE, 100).
-%% How long this process remembers which nodes match a query or have a certain supervisor.
+%% How long the drain remembers which nodes match a query or have a certain supervisor.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
@@ -342,8 +342,8 @@ supervisor_of(Pid) ->
         [] -> none
     end.
 
-%% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume,
-%% kills the new process.
+%% @private Runs on the other node, where it starts the new process and hands the state to it. Kills
+%% the new process if the old process may resume.
 -spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
 receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
     Monitor = monitor(process, Mover),

@@ -182,7 +182,7 @@ belongings(Caller) ->
      {links, [Link || Link <- Links, is_pid(Link), Link =/= Parent, Link =/= Caller]},
      {monitors, [Monitored || {_, Monitored} <- Monitors]}].
 
-%% Looks at every table on the node, so it is called only once for each move.
+%% Scans all tables on the node, so it is called only once for each move.
 tables() -> [Table || Table <- ets:all(), ets:info(Table, owner) =:= self()].
 
 %% sys catches exceptions in the function, so the process must exit outside of it.

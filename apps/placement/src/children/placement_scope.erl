@@ -16,8 +16,8 @@
                     | {Id :: term(), {module(), atom(), [term()]}, placement_child:restart(), placement_child:shutdown(), worker | supervisor, [module()] | dynamic}.
 -type member() :: {Scope :: term(), Id :: term(), worker | supervisor, [module()] | dynamic}.
 
-%% @doc Starts a child. `query' determines where it may run. The other keys that a supervisor's child specification does not
-%% have are options of {@link placement:child/3}.
+%% @doc Starts a child. `query' determines where it may run. Keys that a supervisor's child
+%% specification does not have are options of {@link placement:child/3}.
 -spec start_child(Scope :: term(), child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, {Id, Start, Restart, Shutdown, Type, Modules}) -> start_child(Scope, #{id => Id, start => Start, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules});

@@ -52,7 +52,8 @@ common(Name, Pid) ->
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
 
-%% @doc Starts the child under the supervisor of the same name here, replacing a child of that id that does not run.
+%% @doc Starts the child under the supervisor with the same name on this node, replacing a child
+%% with the same id that is not running.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
 start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));

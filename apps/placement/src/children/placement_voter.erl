@@ -29,8 +29,8 @@
 -type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
 
 -type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
-%% The voters that are not connected, each with the time at which it was disconnected, and the time from which requests
-%% have also been sent to `next'.
+%% The disconnected voters, each with the time at which it was disconnected, and the time since
+%% which requests have also been sent to `next'.
 
 %% These keys change while a child runs.
 -define(NUMBERS, [fence, live, at, over]).
@@ -238,7 +238,8 @@ is_remembered(#{settle := Settle} = Spec, Granted) ->
 %% Handles a child that was created by an older release, which does not replace voters.
 is_remembered(_, _) -> true.
 
-%% An atom is greater than any number.
+%% If a voter has forgotten its last request, the answer is an atom, which sorts after all numbers
+%% and so never counts as recent.
 heard_ago({granted, _, Ms}) -> Ms;
 heard_ago(granted) -> none.
 

@@ -109,7 +109,8 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
-%% Returns the nodes that may run a process near which the query asks for a node. These nodes need not be candidates.
+%% Returns the nodes that may run a process that the query asks to be near. These nodes need not be
+%% candidates themselves.
 neighbours(#{among := Among} = Plan) ->
     case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
         [] -> [];
@@ -207,7 +208,8 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
         _ -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}}
     end.
 
-%% Each step contains the remaining nodes and the predicates of `order' that it has not applied; each applies one more.
+%% Each step holds the remaining nodes and the predicates of `order' that are still to be applied,
+%% and applies one predicate more than the step before it.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
@@ -298,7 +300,8 @@ drawn(#{policy := Policy, n := Count}, Places) ->
     {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
     lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
 
-%% Draws nodes and requests their current attributes; if some are no longer suitable, draws others. Returns both kinds.
+%% Draws nodes and requests their current attributes, and draws others if some are no longer
+%% suitable. Returns the nodes that are suitable, and those that are not.
 live(_, [], _, _, _, Found) -> Found;
 live(_, _, _, _, 0, Found) -> Found;
 live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
@@ -418,7 +421,8 @@ open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _]
     [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
 open_places(_, Places, _) -> Places.
 
-%% Returns the lowest number of processes in a place. Places that are missing to reach `min_domains' count as empty.
+%% Returns the lowest number of processes in a place. If there are fewer places than `min_domains',
+%% the missing ones count as empty.
 least(Counts, Plan) ->
     case map_size(Counts) < maps:get(min_domains, Plan, 1) of
         true -> 0;

@@ -73,7 +73,8 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
       unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok, Status =/= unasked],
       oldest_ms => lists:max([0 | [Age || #{constraints := All} <- Reports, #{details := Details} <- All, {_, _, {value, _, Age}} <- Details]])}.
 
-%% Returns the constraints that are true as bits; the first constraint is the lowest bit.
+%% Returns a bit mask of the constraints that are true, in which the lowest bit is the first
+%% constraint.
 mask(Truths) -> lists:sum([1 bsl I || {I, {_, true}} <- lists:enumerate(0, Truths)]).
 
 holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits]).

@@ -7,12 +7,14 @@
 %% other the state of the groups that they share). Until then two members may give different answers, so use a lease or a
 %% lock where that matters.
 %%
-%% A change is sent without the rest of the state. Every ten seconds a member compares a digest of each group with one
-%% other member, and if the digests differ, both send their complete state. A name is dropped when its process exits or
-%% when that process's node leaves the group. Every member that is connected to that node monitors the process. If a name
-%% is unregistered while its process is alive, the other members do not record the removal. The process's own node knows
-%% about it, and removes the name from every member that still has it. A node remembers a group that it has left for one to
-%% two hours (`group_memory' in the environment). A member that was disconnected for longer makes the group reappear.
+%% A change is sent on its own, without the rest of the state. Every ten seconds a member compares a
+%% digest of each group with one other member, and if the digests differ, both send their complete
+%% state. A name is dropped when its process exits or when that process's node leaves the group.
+%% Every member that is connected to that node monitors the process. If a name is unregistered while
+%% its process is alive, the other members do not record the removal. The process's own node knows
+%% about it, and removes the name from every member that still has it. A node remembers a group that
+%% it has left for one to two hours (`group_memory' in the environment). If a member was
+%% disconnected for longer than that, the group reappears when it reconnects.
 %%
 %% Only members of a group exchange messages about it, so this server does not connect nodes that have no group in
 %% common. To keep such nodes unconnected, start them with `-connect_all false', or hidden, and with

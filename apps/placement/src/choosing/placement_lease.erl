@@ -22,7 +22,7 @@
 
 -opaque lease() :: {placement_lease, node(), reference()}.
 -type claims() :: #{placement_entry:name() => number()}.
-%% How much of the value of each attribute a lease claims.
+%% How much of each attribute's value a lease claims.
 -type bad_claim() :: {bad_claim, Name :: term(), Amount :: term()}.
 -type refusal() :: {predicate, placement_pred:predicate(), false | unknown} | {capacity, placement_entry:name(), Free :: number() | unknown} | too_many_requests.
 %% `predicate' names the part of the predicate that is not true on the node, and `capacity' the attribute of which too

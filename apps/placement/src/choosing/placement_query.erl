@@ -88,7 +88,8 @@ checked(Key, Is, Expected, Query, Default) ->
         _ -> Default
     end.
 
-%% The names are those of Kubernetes' topology spread constraints, where these have an equivalent.
+%% The names are taken from Kubernetes' topology spread constraints wherever these have an
+%% equivalent.
 spread(none) -> #{spread => none};
 spread({By, MaxSkew, How}) -> spread(#{by => By, max_skew => MaxSkew, how => How});
 spread(#{by := By} = Given) ->

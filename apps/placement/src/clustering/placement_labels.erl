@@ -11,7 +11,8 @@
 -spec of_values([float(), ...]) -> placement_tree:labels().
 of_values(Values) -> of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
 
-%% @doc Returns the labels of a group from the logarithms of these times, multiplied by 65536, and the longest time.
+%% @doc Returns the labels of a group from the logarithms of the times between its children,
+%% multiplied by 65536, and the longest of these times.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
 of_logs(Logs, Most) ->
     {Count, Sum, Squares, _, _} = Sums = placement_quantiles:sums(Logs),

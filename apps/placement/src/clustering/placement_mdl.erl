@@ -44,15 +44,17 @@
 -define(UNIT, 65536).
 
 -record(group, {parent :: none | pos_integer(),
-                children :: [pos_integer()],        % numbers of groups
-                leaves :: [pos_integer()],          % places of nodes
+                children :: [pos_integer()],        % group numbers
+                leaves :: [pos_integer()],          % positions of nodes
                 count :: pos_integer(),             % nodes below
                 sizes = #{} :: #{pos_integer() => pos_integer()}, % number of nodes to the number of groups of that size among the children
-                %% of the times between its children, with outliers clipped:
+                %% The times between its children, with outliers clipped.
                 pairs = 0 :: non_neg_integer(), mean = 0.0 :: float(), squares = 0.0 :: float(),
-                %% without clipping, in units: sum, sum of squares, minimum, maximum
+                %% The same times without clipping, in units of 1/65536: sum, sum of squares,
+                %% minimum, maximum.
                 raw = none :: none | {integer(), integer(), integer(), integer()},
-                %% the medians of the binary groups from which it was merged, with the number of pairs in each
+                %% The medians of the binary groups that were merged into this one, each with its
+                %% number of pairs.
                 medians = [] :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
 
@@ -179,7 +181,7 @@ times_cost(#group{pairs = Pairs, mean = Mean, squares = Squares}, #{power := Pow
     -(log_gamma(An) - log_gamma(?A0) + ?A0 * math:log(B0) - An * math:log(Bn)
       + math:log(K0 / Kn) / 2 - Weight / 2 * math:log(2 * math:pi())).
 
-%% Uses Stirling's series, and the recurrence below 8.
+%% Uses Stirling's series for 8 and above, and the recurrence below that.
 log_gamma(X) when X < 8 -> log_gamma(X + 1) - math:log(X);
 log_gamma(X) ->
     Square = X * X,

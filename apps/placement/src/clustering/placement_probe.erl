@@ -89,9 +89,9 @@ rounds([Fixed | Ring]) ->
          [{min(A, B), max(A, B)} || {A, B} <- lists:zip(Upper, lists:reverse(Lower))]
      end || Turn <- lists:seq(0, length(Ring) - 1)].
 
-%% @doc Returns a fraction of the rounds, but at least three, because fewer would hardly connect all nodes. The nodes are
-%% placed on the circle in the order of a hash of their names, so that their order is unrelated to the network and the same
-%% nodes always get the same rounds.
+%% @doc Returns a fraction of the rounds, but at least three, because fewer would probably not
+%% connect all nodes. The nodes are placed on the circle in the order of a hash of their names, so
+%% that their order is unrelated to the network and the same nodes always get the same rounds.
 -spec drawn_rounds([node()], Share :: number()) -> [[{node(), node()}]].
 drawn_rounds(Nodes, Share) when Share < 1 ->
     Hashed = [Node || {_, Node} <- lists:sort([{erlang:phash2(Node), Node} || Node <- Nodes])],

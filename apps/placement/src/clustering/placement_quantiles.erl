@@ -31,7 +31,7 @@ sums([], Count, Sum, Squares, Least, Most) -> {Count, Sum, Squares, Least, Most}
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
 quantiles(Shares, Values) -> quantiles(Shares, Values, sums(Values)).
 
-%% @doc Like {@link quantiles/2}, if the {@link sums/1} are already known.
+%% @doc Like {@link quantiles/2}, for callers that already have the {@link sums/1}.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...], sums()) -> [integer()].
 quantiles(Shares, Values, {Length, _, _, _, _}) when Length =< ?SORTED ->
     Sorted = list_to_tuple(lists:sort(Values)),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures how much a choice that is based only on a tree misses, because some nodes of a smallest group are nearer to
-%% each other than the tree shows (the regret), and splits such groups. All functions are pure.
+%% @doc Measures how much a choice that is based only on a tree misses because some nodes in a
+%% smallest group are nearer to each other than the tree shows (the regret), and splits such groups.
+%% All functions are pure.
 %%
 %% A tree can explain most of the variance and still be too coarse: it may group cities by continent but contain no
 %% information about distances within a continent. A comparison with the nearest node would prove nothing, because the
@@ -21,8 +22,8 @@
 
 -export([regret/2, refined/2]).
 
-%% The maximum number of nodes that are examined, and the maximum number of members of a group that are considered. They are
-%% picked at regular intervals.
+%% At most this many nodes are examined, and at most this many members of each group are considered.
+%% Both are picked at regular intervals.
 -define(JUDGED, 48).
 -define(MEMBERS, 96).
 %% A group is split if its ratio is at least this.
@@ -38,7 +39,8 @@ regret(Tree, Matrix) ->
     Groups = [[maps:get(Node, Places) || {leaf, Node} <- Children] || {group, _, _, Children} <- placement_tree:groups(placement_tree:packed(Tree))],
     typical(ratios(Groups, Matrix)).
 
-%% @doc Returns the tree with such groups split and with new names and labels, or the same tree if there are none.
+%% @doc Splits the groups whose regret is too high, and gives all groups new names and labels.
+%% Returns the same tree if no group is split.
 -spec refined(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 refined(Root, Matrix) ->
     case finer(Root, fun surely/1, Matrix, placement_matrix:filled(Matrix)) of
@@ -78,10 +80,10 @@ places(Leaf) -> [Leaf].
 vertex([Node]) -> {leaf, Node};
 vertex(Nodes) -> {group, part, #{}, [{leaf, Node} || Node <- Nodes]}.
 
-%% Returns the part of the regret that noise does not explain: the ratio that is reached by half of the n nodes plus
-%% `sqrt(n)' more nodes. With noise alone, the near node is below the median as often as above it. It is rarely below the
-%% median for that many nodes, which is two standard deviations more than half, and even more rarely do all of these nodes
-%% have a ratio well above 1.
+%% Returns the part of the regret that noise does not explain: the ratio that half of the n nodes
+%% plus `sqrt(n)' more nodes reach. With noise alone, the near node is below the median as often as
+%% above it. So many nodes, two standard deviations more than half, rarely have a near node below
+%% the median, and even more rarely do all of them have a ratio well above 1.
 surely(Ratios) ->
     case length(Ratios) of
         Few when Few < ?LEAST -> 1.0;

@@ -23,7 +23,8 @@
 %% The limit keeps sums of weights times distances within small integers.
 -define(MOST, (1 bsl 18)).
 
-%% @doc Returns the distances in a tree. `Between' returns that of two blocks; it is called once for each group.
+%% @doc Returns the distances in a tree. `Between' returns the distance between two blocks; it is
+%% called once for each group.
 -spec new(parts(), fun((pos_integer(), pos_integer()) -> number())) -> distances().
 new(Parts, Between) ->
     Ranges = ranges(Parts, Between),

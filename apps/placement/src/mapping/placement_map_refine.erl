@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reduces the cost of a mapping by moving and swapping vertices. Called by {@link placement_map}.
 %%
-%% A pass repeatedly takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs
-%% least. It continues for a while even if moves increase the cost, and then undoes the moves that were made after the best
-%% state. If the better block is full, the vertex is swapped with a vertex of that block, the one that makes the swap
-%% cheapest. Each vertex moves at most once per pass.
+%% A pass repeatedly takes the vertex with the greatest gain from a queue and moves it to the block
+%% where its traffic costs least. It continues for a while even if moves increase the cost, and then
+%% undoes the moves that were made after the best state. If the better block is full, the vertex is
+%% swapped with the vertex of that block that makes the swap cheapest. Each vertex moves at most
+%% once per pass.
 -module(placement_map_refine).
 
 -export([refined/5, loads/3]).
@@ -91,7 +92,7 @@ pass(Heap, Members, Gained, Best, Since, Count, #context{locked = Locked} = Cont
                 {Gain, Block, true} -> moved(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, Block, false} when Gain > 0 -> swapped(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, _, false} -> pass(pushed(V, room, Context, Rest), Members, Gained, Best, Since, Count, Context);
-                %% Other vertices have moved in the meantime.
+                %% The gain has changed, because other vertices have moved in the meantime.
                 {Now, _, _} -> pass(placement_map_heap:push(Now, {V, How}, Rest), Members, Gained, Best, Since, Count, Context)
             end
     end.
@@ -122,7 +123,8 @@ neighbours([U, _ | Rest], #context{locked = Locked} = Context, Heap) ->
     end;
 neighbours([], _, Heap) -> Heap.
 
-%% Swaps a vertex with one of a full block. The other vertex must gain, or lose less than this vertex gains.
+%% Swaps a vertex with one in a full block. The other vertex must gain, or lose less than this
+%% vertex gains.
 swapped(V, Block, Gain, Heap, Members, Gained, Best, Since, Count, #context{blocks = Blocks, loads = Loads, full = Full, most = Most} = Context) ->
     From = atomics:get(Blocks, V),
     Load = element(V, Loads),

@@ -48,7 +48,7 @@ text(Kind, Text, Options) ->
 parsed(conf, Text, Options) -> of_hosts(slurm, placement_slurm:from_conf(Text), Options);
 parsed(yaml, Text, Options) -> of_hosts(slurm, placement_slurm:from_yaml(Text), Options);
 parsed(hwloc, Text, Options) -> of_hosts(hwloc, placement_hwloc:from_xml(Text), Options);
-%% Ranges may overlap.
+%% Ranges may overlap, so a host may occur more than once.
 parsed(hostlist, Text, Options) ->
     case placement_hostlist:expand(Text) of
         {ok, Hosts} -> of_hosts(slurm, {ok, {group, "allocation", [{host, Host} || Host <- lists:uniq(Hosts)]}}, Options);
