@@ -10,13 +10,16 @@
 %% because kernel's own server `rex' runs the functions, as for {@link //kernel/rpc}. Unlike with rpc and erpc, a full connection never blocks a
 %% caller beyond its time limit.
 %%
-%% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout'
-%% (15000) limits a whole call, `send_timeout' (5000) connecting and waiting for room, and `sbcast_receive_timeout' (15000)
-%% a call of `sbcast'. `async_call_inactivity_timeout' (infinity) limits the duration of an asynchronous call, and also the
-%% time for which its result is kept.
+%% Limits are in milliseconds, and `undefined' selects the value of the application's option.
+%% `call_receive_timeout' (15000) limits a complete call, and `sbcast_receive_timeout' (15000) a
+%% call of `sbcast'. `send_timeout' (5000) limits the time spent connecting and waiting while the
+%% connection is full. `async_call_inactivity_timeout' (infinity) limits the duration of an
+%% asynchronous call, and also the time for which its result is kept.
 %%
-%% `Reason' in `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or ``{'EXIT', Why}'', which means that the function failed or that its process
-%% was killed. `{badtcp, timeout}' means that there was no connection or no room within `send_timeout'. Invalid arguments raise an error in the caller.
+%% `Reason' in `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or ``{'EXIT', Why}'',
+%% which means that the function failed or that its process was killed. `{badtcp, timeout}' means
+%% that the connection was not established, or stayed full, within `send_timeout'. Invalid arguments
+%% raise an error in the caller.
 -module(gen_rpc).
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
@@ -96,7 +99,8 @@ await(Caller, Tag, Node) ->
         {'DOWN', OfCaller, process, _, _} -> exit(normal)
     end.
 
-%% Monitoring a name that does not exist opens a connection, as `!' would, and the monitor reports once the node has been reached.
+%% Monitors a name that does not exist. This opens a connection, as `!' would, and the monitor fires
+%% as soon as the node has been reached.
 sent(Node, Message, Deadline) ->
     case lists:member(Node, erlang:nodes(connected)) of
         true -> given(Node, Message, Deadline);
@@ -236,7 +240,8 @@ safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M,
         Bad -> Bad
     end.
 
-%% The caller itself sends to each node that has room, so its casts stay in order. A slow node does not delay the rest.
+%% The caller itself sends to each node whose connection is not full, so its casts stay in order.
+%% Other processes send to the remaining nodes, so a slow node does not delay the rest.
 cast_each(Dests, Applied, Ms) ->
     Sent = [{Dest, cast_to(Address, Applied(Address), 0)} || Dest <- Dests, Address <- [address(Dest)]],
     Later = each([Dest || {Dest, Result} <- Sent, Result =/= true], fun(Address) -> cast_to(Address, Applied(Address), Ms) end),

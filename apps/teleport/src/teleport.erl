@@ -24,10 +24,10 @@
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
 -type options() :: #{on_full => block | error | drop,        %% if the connection is full: wait, return `{error, overload}', or drop the message and count it; default block
-                     timeout => timeout(),                   %% milliseconds that a send may wait for room, default infinity
-                     confirm => boolean(),                   %% only send/3 and cast/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
+                     timeout => timeout(),                   %% how many milliseconds a send may wait while the connection is full; default infinity
+                     confirm => boolean(),                   %% only for send/3 and cast/3, which then return `{ok, Ref}'; the caller later gets `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
                      key => term(),                          %% over a pool, messages with the same key keep their order; default the sender
-                     class => teleport_config:class(),       %% these three have no effect any more
+                     class => teleport_config:class(),       %% this option and the next two no longer have any effect
                      unordered => boolean(),
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
@@ -44,8 +44,8 @@
 
 -define(CALL_MS, 5000).
 
-%% @doc Sends a message, in order with messages sent with `!'. Waits while the connection is full, but never for a
-%% connection to be established.
+%% @doc Sends a message, which stays in order with messages sent with `!'. Waits while the
+%% connection is full, but never for a connection to be established.
 -spec send(dest(), term()) -> ok | {error, reason()}.
 send(Dest, Message) -> teleport_message:send(Dest, Message).
 
@@ -219,7 +219,8 @@ named(Other, _, _, _) -> error({bad_name, Other, "expected {Name, Node}"}).
 -spec metrics() -> iolist().
 metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 
-%% @doc Changes options ({@link teleport_config}). Options for a single node have no effect any more.
+%% @doc Changes options ({@link teleport_config}). Options for a single node no longer have any
+%% effect.
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
 configure(Which, Options) when is_atom(Which) ->
     case configured(Which, Options) of

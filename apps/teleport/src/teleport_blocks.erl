@@ -24,10 +24,10 @@
 
 -record(blocks, {life = crypto:strong_rand_bytes(8) :: binary(),
                  next = 1 :: pos_integer(),
-                 %% monitors of the processes that keep handles, and the numbers of the handles
+                 %% The monitor of each process that keeps a handle, with the handle's number.
                  keepers = #{} :: #{reference() => pos_integer()},
                  listener = none :: none | beamway_block:listener(),
-                 %% connected but not yet fetched, the newest first
+                 %% Channels that are connected but have not been fetched yet, newest first.
                  channels = [] :: [{beamway_block:id(), beamway_block:channel()}]}).
 
 -define(TABLE, ?MODULE).

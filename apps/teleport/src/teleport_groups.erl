@@ -2,19 +2,20 @@
 %% @doc Broadcasts to the members of a group of `pg' or of {@link teleport_listeners}. Each is encoded once, sent once
 %% to each node that has members, and delivered there by {@link teleport_server}.
 %%
-%% The calling process sends each broadcast itself, so its broadcasts to a group arrive in order. It waits for answers only
-%% with the option `confirm', and waits for room in full connections only until the time limit of the broadcast. If the
-%% connection to a node is still full then, broadcasts do not wait for that node for a while. If the sites of nodes are
-%% known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
+%% The calling process sends each broadcast itself, so its broadcasts to a group arrive in order. It
+%% waits for answers only with the option `confirm', and waits for full connections only until the
+%% broadcast's time limit. If the connection to a node is still full by then, broadcasts do not wait
+%% for that node for a while. If the sites of nodes are known ({@link teleport_sites}), one node of
+%% each other site passes the message on to the others there.
 -module(teleport_groups).
 
 -export([broadcast/4]).
 -export_type([options/0, result/0, refusal/0]).
 
 -type options() :: #{confirm => boolean(),                   %% default false; with true it waits until each node has confirmed the message
-                     timeout => timeout(),                   %% milliseconds to wait for room, and for confirmations; default 5000 with `confirm', otherwise 100
-                     sites => teleport_sites:site_of(),      %% default the option `sites' of the node
-                     local => boolean(),                     %% default true; with false it leaves out the members on this node
+                     timeout => timeout(),                   %% milliseconds to wait for full connections, and for confirmations; default 5000 with `confirm', otherwise 100
+                     sites => teleport_sites:site_of(),      %% default: this node's option `sites'
+                     local => boolean(),                     %% whether the members on this node also get the message; default true
                      nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
 %% `sent' lists the nodes for which the message was passed to the connection, as with `!', or, with `confirm', the nodes
@@ -106,7 +107,8 @@ served(Nodes, Broadcast, Options) ->
     {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
 
-%% Sends to each node as soon as its connection has room, until the deadline. Returns the other nodes, with the reason.
+%% Sends to each node as soon as its connection is no longer full, until the deadline. Returns the
+%% nodes to which nothing was sent, each with the reason.
 sent(Sendings, Deadline) ->
     IsLate = fun({Node, _}) -> teleport_deadline:left(Deadline) =:= 0 orelse is_late(Node) end,
     {Late, Others} = lists:partition(IsLate, unsent(Sendings)),

@@ -34,11 +34,14 @@
 
 -record(interest, {table :: ets:table(),
                    node :: node(),
-                   %% groups that have gained their first member or lost their last one since the last flush
+                   %% The groups that have gained their first member or lost their last one since
+                   %% the last flush.
                    changed = #{} :: #{hash() => []},
-                   %% the question to each peer, and whether the table has rows for it
+                   %% The question that was sent to each peer, and whether the table has rows for
+                   %% the peer.
                    questions = #{} :: #{node() => {reference(), HasRows :: boolean()}},
-                   %% peers that have asked; those that are `behind' have missed a change or have no answer yet
+                   %% The peers that have asked. A peer that is `behind' has missed a change or has
+                   %% no answer yet.
                    told = #{} :: #{node() => {pid(), Question :: reference(), current | behind}}}).
 
 -opaque state() :: #interest{}.
@@ -74,7 +77,7 @@ leave(Group, Pid, #interest{table = Table} = State) ->
 changed(true, Hash, #interest{changed = Changed} = State) -> State#interest{changed = Changed#{Hash => []}};
 changed(false, _, State) -> State.
 
-%% In Erlang's order numbers come before pids, so 0 is before all pids.
+%% Numbers sort before pids, so this key comes before all members.
 has_members(Table, Hash) ->
     case ets:next(Table, {member, Hash, 0, 0}) of
         {member, Hash, _, _} -> true;

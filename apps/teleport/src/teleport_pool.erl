@@ -36,7 +36,7 @@
                      delivery :: pid()}).
 
 -record(peer, {stage = idle :: idle | opening | open | closing | paused | carried,
-               %% of connections that are being opened, or are open
+               %% The processes of the connections that are being opened or are open.
                pids = [] :: [pid()],
                up = [] :: [#connection{}],
                failures = 0 :: non_neg_integer(),

@@ -19,7 +19,7 @@
                      manager :: pid(),
                      socket :: gen_tcp:socket() | undefined,
                      queue :: teleport_pool_queue:queue() | undefined,
-                     %% aliases of senders that wait for room
+                     %% Aliases of the senders that wait for space in the queue.
                      waiting = #{} :: #{reference() => []},
                      stage = open :: open | closing | delivered}).
 %% `delivered': everything in the queue has been delivered, but replies may still arrive.

@@ -26,9 +26,9 @@
 -record(delivery, {socket :: gen_tcp:socket() | undefined,
                    node :: node() | undefined,
                    calls = #{} :: #{Monitor :: reference() => call()},
-                   %% the call to which an alias, or the monitor of its caller, belongs
+                   %% Maps a request's alias, or the monitor of its caller, to the call.
                    calls_by = #{} :: #{AliasOrWatch :: reference() => Monitor :: reference()},
-                   %% markers that have arrived before their messages
+                   %% Markers that have arrived before their messages.
                    markers = #{} :: #{reference() => []},
                    ending = false :: boolean()}).
 

@@ -32,7 +32,7 @@ message(Encoded, Binaries) ->
 
 is_large(Binary) -> byte_size(Binary) >= ?LARGE_BYTES.
 
-%% A term that contains the atom itself keeps its binaries.
+%% If the term itself contains the atom, the binaries are left in it.
 taken_out(Term) ->
     Take = fun(?HOLE, _) -> throw(ambiguous);
               (Binary, Taken) when is_binary(Binary), byte_size(Binary) >= ?LARGE_BYTES -> {?HOLE, [Binary | Taken]};

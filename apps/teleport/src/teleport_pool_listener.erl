@@ -27,7 +27,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Tells a node where it can connect, or why it gets no pool. That node calls this over the distribution.
+%% @doc Returns the address to which a node can connect, or the reason why it gets no pool. That
+%% node calls this over the distribution.
 -spec offer(node()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
 offer(Node) ->

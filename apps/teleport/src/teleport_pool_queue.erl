@@ -55,7 +55,8 @@ put({Writer, _}, Bytes, Frame) ->
     Writer ! {frame, Bytes, Frame},
     ok.
 
-%% @doc Closes the queue for senders. The process writes the rest, shuts down the socket for writing and exits.
+%% @doc Closes the queue for senders. The process writes the messages that are still queued, shuts
+%% down the socket for writing and exits.
 -spec close(queue()) -> ok.
 close({Writer, Counter}) ->
     ok = atomics:add(Counter, ?QUEUED, ?CLOSED),

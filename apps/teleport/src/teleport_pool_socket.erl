@@ -35,7 +35,8 @@ text(Reason) ->
         Text -> iolist_to_binary(Text)
     end.
 
-%% @doc Returns the result of `handle_info/2' after this packet. Hibernation frees the memory of a large one.
+%% @doc Returns the result of `handle_info/2' after this packet. After a large packet the process
+%% hibernates, which frees the packet's memory.
 -spec handled(Packet :: binary(), State) -> {noreply, State} | {noreply, State, hibernate}.
 handled(Packet, State) when byte_size(Packet) >= ?LARGE_BYTES -> {noreply, State, hibernate};
 handled(_, State) -> {noreply, State}.

@@ -109,7 +109,8 @@ met(Pid, State) ->
             State#{Monitor => Row}
     end.
 
-%% The waiting process has no timeout, so it must get an answer. If the connection is full, another process waits for room.
+%% The waiting process has no timeout, so it must get an answer. If the connection is full, another
+%% process waits until the answer can be sent.
 told(Waiter, Message) ->
     case erlang:send(Waiter, Message, [noconnect, nosuspend]) of
         nosuspend -> _ = spawn(fun() -> Waiter ! Message end), ok;

@@ -2,9 +2,10 @@
 %% @doc Plans which nodes get a broadcast directly, and which get it from a node of their site. All functions are
 %% pure; {@link teleport_groups} sends the messages.
 %%
-%% Nodes of the sender's own site, nodes without a site, and nodes that are alone in their site are direct. In every
-%% other site one node is the relay and the others are its leaves. Each sending node ranks the relays of a site in
-%% a different order, so the relays share the work, and few of these choices change when a node joins or leaves.
+%% Nodes of the sender's own site, nodes without a site, and nodes that are alone in their site get
+%% the message directly. In every other site one node is the relay and the others are its leaves.
+%% Each sending node ranks the relays of a site in a different order, so the relays share the work,
+%% and few of these choices change when a node joins or leaves.
 -module(teleport_sites).
 
 -export([plan/3, is_site_of/1]).

@@ -34,11 +34,9 @@ is_in(_, _) -> false.
 %% to each other. If only the head were killed, the others would exit some time later. Processes
 %% that it has started without a link survive, and so do processes that are linked to it but were
 %% started by others.
-%%
 %% Returns within a few milliseconds, as soon as the head and the members found so far have been
 %% killed. In a large family it takes longer to find the rest, and a process in a native call does
-%% not say which members it has started. Such members are killed in the background as they are
-%% found.
+%% not report its links. Such members are killed in the background as they are found.
 -spec kill(Head :: pid()) -> ok.
 kill(Head) when node(Head) =:= node() ->
     Caller = self(),
