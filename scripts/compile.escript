@@ -46,7 +46,8 @@ suites(Dir) ->
 %% The programs of the tests are compiled together with the helpers that they use.
 with_programs(#{sources := Sources} = Unit) -> Unit#{sources := Sources ++ folders("test"), options := []}.
 
-%% Otherwise modules that were renamed or removed would still be found on the code path.
+%% Deletes what was compiled for applications that were renamed or removed, because their modules
+%% would still be found on the code path.
 drop_gone(Apps) ->
     [ok = file:del_dir_r(Ebin) || Ebin <- filelib:wildcard("apps/*/ebin"), not lists:member(filename:dirname(Ebin), Apps)].
 

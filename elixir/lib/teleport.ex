@@ -33,8 +33,9 @@ defmodule Teleport do
   @doc """
   Sends a message to the members of a `:pg` group. It is encoded once, and sent once to each node.
 
-  Options: `:scope` (default `:pg`), `:confirm` (default `false`), `:timeout`, `:sites`, `:local` and `:nodes`. The result lists the nodes to which it was
-  sent (`sent`), those to which it was sent without teleport (`plain`), those that no longer have members (`skipped`), and `{node, reason}` for failures.
+  Options: `:scope` (default `:pg`), `:confirm` (default `false`), `:timeout`, `:sites`, `:local` and `:nodes`. The result lists the nodes to which the
+  message was sent (`sent`), those to which it was sent without teleport (`plain`), those that no longer have members (`skipped`), and
+  `{node, reason}` for failures.
   """
   @spec broadcast(term(), term(), options()) ::
           %{sent: [node()], plain: [node()], skipped: [node()], failed: [{node(), reason()}]} | {:error, {:no_scope, term()}}

@@ -6,7 +6,7 @@
  *   frames watch [WIDTH HEIGHT FPS]         reads them and counts those that are late or damaged
  *
  * The default is 3840x2160 in RGBA at 60 pictures a second, which is 2 GB/s. The first picture sets
- * the clock. A picture is late if it is complete only when the next one is due. The clocks of the
+ * the clock. A picture is late if it is not complete before the next one is due. The clocks of the
  * two sides need to run at the same speed but need not show the same time.
  */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC 0x62776672u /* the first pixels of a picture say which one it is */
+#define MAGIC 0x62776672u /* each picture begins with this and its number */
 
 typedef struct {
     uint64_t width, height, fps;
@@ -91,7 +91,7 @@ static int make(const format_t *format, uint64_t count)
     return 0;
 }
 
-/* Reads a whole picture. Returns 0 at the end, and -1 if the end is within a picture. */
+/* Reads a whole picture. Returns 0 at the end of the input, -1 if that is within a picture. */
 static int read_one(uint8_t *picture, size_t bytes)
 {
     size_t done = 0;

@@ -103,8 +103,8 @@ build([Row | Rows], Jobs, {Time, Greed}, Instance, Random0, Schedule) ->
 %% Returns the job's weight divided by the time until its modified due date.
 urgency({Duration, Weight, Due}, Time) -> Weight / (max(Time + Duration, Due) - Time).
 
-%% Returns how often an ant takes the best job instead of drawing one. Every second colony explores: the other colonies find good schedules early but
-%% find narrow optima late.
+%% Returns how often an ant takes the best job instead of drawing one. Every second colony explores,
+%% because the other colonies find good schedules early but find narrow optima late.
 greed(Number) when Number rem 2 =:= 1 -> 0.9;
 greed(_) -> 0.0.
 

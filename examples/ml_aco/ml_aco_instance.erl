@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The problem that the ants solve, which is single-machine total weighted tardiness. Jobs have a duration, a weight and a due date. A schedule
-%% is an order of the jobs, and its cost is the sum of weight times lateness. Pure.
+%% @doc The problem that the ants solve, which is single-machine total weighted tardiness. Jobs have
+%% a duration, a weight and a due date. A schedule is an order of the jobs, and its cost is the sum
+%% of weight times lateness. All functions are pure.
 %%
 %% Instances follow the recipe that the OR-Library documents for its own instances (J. E. Beasley; Crauwels, Potts and Van Wassenhove 1998): durations
 %% from 1 to 100, weights from 1 to 10, due dates uniform from `P(1-TF-RDD/2)' to `P(1-TF+RDD/2)', where P is the sum of the durations, TF the

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Local search on schedules: as long as this makes the schedule cheaper, a job is moved to a different position, or two jobs are swapped. Of all
-%% such changes, the best is made first. Pure. Called by {@link ml_aco_colony}.
+%% @doc Local search on schedules: as long as this makes the schedule cheaper, a job is moved to a
+%% different position, or two jobs are swapped. Of all such changes, the best is made first. All
+%% functions are pure. Called by {@link ml_aco_colony}.
 -module(ml_aco_local).
 
 -export([improved/2]).
@@ -31,7 +32,7 @@ best_move(Jobs, Count) ->
                                            Found <- [later(From + 1, Count, element(From, Jobs), From, Jobs, 0, {0, none, 0, 0}),
                                                      earlier(From - 1, element(From, Jobs), From, Jobs, 0, {0, none, 0, 0})]]]).
 
-%% The jobs that are passed by the moved job end earlier.
+%% The jobs that the moved job passes end earlier.
 later(Place, Count, _, _, _, _, Best) when Place > Count -> Best;
 later(Place, Count, {Own, OwnWeight, OwnDue, OwnEnd} = Job, From, Jobs, Sum, Best) ->
     {_, Weight, Due, End} = element(Place, Jobs),

@@ -23,8 +23,8 @@ defmodule Teleport.PubSub do
   @scope Phoenix.PubSub
   @wait_ms 2000
   @log_ms 60_000
-  # The counter of failed messages is followed by slots, each of which contains the time from which failures with a certain node and reason are logged again.
-  # A hash of the node and the reason selects the slot, so memory use is bounded.
+  # The atomics contain the number of failed messages, followed by this many slots. A slot contains the time from which failures with a certain node and
+  # reason are logged again. A hash of the node and the reason selects the slot, so memory use is bounded.
   @slots 1000
 
   defmodule Worker do
@@ -123,7 +123,7 @@ defmodule Teleport.PubSub do
   # These are the default adapter's groups, because nodes with that adapter send to these names.
   defp groups(adapter_name, pool_size), do: [adapter_name | for(n <- 2..pool_size//1, do: :"#{adapter_name}_#{n}")]
 
-  @doc "The name of this node."
+  @doc "Returns the name of this node."
   @spec node_name(atom()) :: node()
   def node_name(_adapter_name), do: node()
 
@@ -161,7 +161,7 @@ defmodule Teleport.PubSub do
           {:error, reason} -> failed(config, to, reason)
         end
 
-      # Until the node is connected, if it ever is, there is nothing to wait for.
+      # The node may never connect, so there is nothing to wait for.
       {:not_connected, to} ->
         send_by_name({group, to}, forward)
     end
@@ -184,7 +184,7 @@ defmodule Teleport.PubSub do
     elem(groups, :erlang.phash2(self(), tuple_size(groups)))
   end
 
-  # This node may not know the other node's group yet.
+  # Sends to the registered name, because this node may not know yet that the process there is in the group.
   defp send_by_name(to, message) do
     send(to, message)
     :ok

@@ -18,7 +18,7 @@ defmodule Yucan do
     * `:limits`, `:access_log`, `:http2`, `:server_header`, `:trusted_proxies`, `:forwarded`, `:request_id`, `:on_event`, `:middleware` - as in
       yucan's guide
 
-  Plug itself is not a dependency of this project, because the application itself depends on it.
+  Plug is not a dependency of this project, because your application already depends on it.
   """
   require Logger
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The elements of which the pages here consist; their names and fields are Nitrogen's.
+%% The elements on these pages. Their names and fields are Nitrogen's.
 -record(template, {file}).
 -record(h1, {id, text}).
 -record(p, {id, body = []}).

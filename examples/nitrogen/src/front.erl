@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The handler behind yucan_simple_bridge_anchor. The path `/a/b' leads to the page of this site's module a_b, `/' leads to that of index, and
-%% `/postback' receives clicks. The module is also its own bridge, which simple_bridge would create if it were a dependency.
+%% @doc The handler behind yucan_simple_bridge_anchor. The path `/a/b' shows the page of the site's
+%% module a_b, `/' shows that of index, and `/postback' receives clicks. The module is also its own
+%% bridge, which simple_bridge would create if it were a dependency.
 -module(front).
 
 -export([make/2, run/1]).
@@ -29,7 +30,8 @@ clicked(Signed, Request) ->
 page(none, _, Request) -> answer(404, "text/plain", "no such page\n", Request);
 page(Module, Folder, Request) -> answer(200, "text/html; charset=utf-8", wf:page(Module, Folder), Request).
 
-%% Returns the site's own module with that name, if it is a page. Names without a module do not become atoms.
+%% Returns the site's own module with that name, if it is a page. Names without a module are not
+%% converted to atoms.
 module([]) -> module(["index"]);
 module(Parts) ->
     try yucan_yaws_loader:own(list_to_existing_atom(lists:flatten(lists:join("_", Parts)))) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Runs Trac as an appmod. trac.cgi is used, unmodified, where its package has installed it.
+%% Runs Trac as an appmod. Uses the unmodified trac.cgi that is part of Trac's package.
 -module(trac).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").
