@@ -260,7 +260,7 @@ wrong_options_and_the_end(Config) ->
     Pid = started(Config, [], kept),
     ?assertEqual({error, {exists, Pid}}, call(Config, "a", child, [[], Call, #{name => once, grace => grace()}])),
     ?assertEqual({error, no_such_child}, call(Config, "a", delete_child, [another])),
-    %% Ignores the end of a process that it does not monitor.
+    %% The server ignores the exit of a process that it does not monitor.
     Server = beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]),
     _ = beamway_placement_nodes:call(cluster(Config), "a", {erlang, send}, [Server, {'DOWN', make_ref(), process, self(), normal}]),
     _ = beamway_placement_nodes:call(cluster(Config), "a", {sys, get_state}, [Server]),
@@ -374,8 +374,8 @@ goes_on_from_c(Config, Call, State) ->
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
-%% The first voter hangs. Its node runs the child, it would choose the next node, and the other nodes stay connected to it
-%% for about a minute.
+%% The first voter hangs. It would be the one to choose the next node, the child runs on its node,
+%% and the other nodes stay connected to that node for about a minute.
 the_first_voter_hangs(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),

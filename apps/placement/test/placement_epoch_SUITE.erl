@@ -174,7 +174,7 @@ follows_the_nodes(_Config) ->
     true = beamway_peer:wait_until(Sides, 60000),
     _ = Connect(All),
     ?assertEqual([{ok, 0.5}, {ok, 1.0}, {ok, 1.0}], Distances(All, A, [B, C, D])),
-    %% This node has the smallest name, so it has published the last tree.
+    %% The node that is stopped has the smallest name, so it has published the last tree.
     ok = beamway_placement_nodes:stop(Four),
     ?assertEqual([{ok, 0.5}, {ok, 1.0}], Distances(One ++ Two ++ Three, A, [B, C])),
     ok = beamway_placement_nodes:stop(Plain ++ One ++ Two ++ Three).

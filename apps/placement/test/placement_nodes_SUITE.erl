@@ -377,8 +377,8 @@ many_ask_one_evaluation(Config) ->
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
 
-%% Thirty-two evaluations run, and the last attribute waits behind others, which are deleted in the meantime. It must be
-%% evaluated in the end.
+%% Thirty-two evaluations run, and the last attribute waits behind others, which are deleted in the
+%% meantime. The last attribute must still be evaluated.
 more_than_run_at_once(Config) ->
     Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
     [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],
@@ -526,7 +526,7 @@ a_node_without_placement(Config) ->
     {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
     ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
-    %% This does not mean that the node has reported the attribute as missing.
+    %% A node that does not run placement has not reported that the attribute is missing.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
     %% Once placement runs there, the next live request gets an answer.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),

@@ -159,7 +159,7 @@ kept_as_long_as_told(Config) ->
     on_first(Config, fun(Node) ->
         Holder = spawn_link(Node, ?MODULE, holder, []),
         Self = self(),
-        %% The first binary is shared until its process exits.
+        %% The first binary is shared until the process that shared it exits.
         {Owner, Monitor} = spawn_monitor(fun() -> Self ! {handle, teleport:share(bytes(100000)), teleport:share(bytes(100004), 60000)}, receive stop -> ok end end),
         {Handle, Long} = receive {handle, Some, Other} -> {Some, Other} after wait_ms() -> error(nothing) end,
         {_, true} = opens(Holder, Handle),
@@ -171,7 +171,7 @@ kept_as_long_as_told(Config) ->
         %% The second one is shared until some process unshares it.
         ok = erpc:call(Node, teleport, unshare, [Long]),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
-        %% This one is shared until its time expires.
+        %% The third binary is shared until its time expires.
         Short = teleport:share(bytes(100008), 50),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Short) end, wait_ms()),
         %% Binaries that have been opened remain valid.
@@ -305,7 +305,7 @@ bad_input(Config) ->
         [{'EXIT', {{bad_limit, Bad, "expected " ++ _}, _}} = (catch teleport:share(<<>>, Bad)) || Bad <- [0, -1, infinity, 1 bsl 32]],
         Handle = teleport:share(bytes(100000)),
         {error, ended} = teleport:open(setelement(4, Handle, 1000000)),
-        %% The size differs from that of the block.
+        %% The handle contains a size that differs from the block's.
         {error, {unreachable, _}} = erpc:call(Node, teleport, open, [setelement(5, Handle, 5)]),
         {_, true} = opens(spawn_link(Node, ?MODULE, holder, []), Handle),
         [{teleport_blocks, Node} ! Rogue || Rogue <- [x, {look, []}, {over, x}]],

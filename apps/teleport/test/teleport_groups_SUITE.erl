@@ -232,7 +232,8 @@ a_hung_node(Config) ->
         Data = rand:bytes(100000),
         ok = fill(Far, Data, 20),
         Timed = fun(Message, Options) -> {Took, Full} = timer:tc(fun() -> broadcast(Group, Message, Options) end), Took end,
-        %% The time to wait for room is spent only once, and broadcasts to a node that has room are not affected.
+        %% Only one broadcast waits for the full connection, and broadcasts to a node whose
+        %% connection is not full are not delayed.
         true = Timed({three, Data}, #{timeout => 300}) > 290000,
         true = lists:min([Timed({N, Data}, Options) || N <- lists:seq(1, 5), Options <- [#{}, #{timeout => 300}]]) < 50000 * beamway_runner:slowness(),
         _ = beamway_peer:wait_until(fun() -> length(got(Near)) =:= 17 end, wait_ms()),

@@ -11,13 +11,14 @@
 
 -record(world, {servers :: #{node() => teleport_interest:state()},
                 tables :: #{node() => ets:table()},
-                %% messages from the first node in the mailbox of the second; each connection that is up has an entry
+                %% For each connection that is up, the messages from the first node in the second
+                %% node's mailbox.
                 ways = #{} :: #{{node(), node()} => [term()]},
                 connected = [] :: [{node(), node()}],
                 full = [] :: [{node(), node()}],
-                %% a server has a new pid after a crash
+                %% A server gets a new pid after a crash.
                 lives = #{} :: #{node() => pid()},
-                %% the first node's monitor of the second node's server with that pid
+                %% The first node's monitor of the second node's server, which has that pid.
                 monitors = [] :: [{node(), reference(), node(), pid()}]}).
 
 all_nodes() -> [a, b, c].

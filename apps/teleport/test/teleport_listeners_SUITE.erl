@@ -227,7 +227,7 @@ a_node_without_teleport(Config) ->
         Here = result(#{sent => [node()]}),
         Here = teleport_listeners:broadcast(Group, two, (?CONFIRM)#{nodes => [node(), Plain]}),
         [one, two] = got(Own),
-        %% Teleport is started on it.
+        %% Teleport is started on the node.
         {ok, _} = erpc:call(Plain, application, ensure_all_started, [teleport]),
         [Far] = members(Plain, Group, 1),
         Both = result(#{sent => lists:sort([node(), Plain])}),

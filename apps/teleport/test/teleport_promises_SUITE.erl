@@ -132,7 +132,7 @@ requests(Config) ->
         exit(Server, kill)
     end).
 
-%% The collections are gen_server's.
+%% Collections of requests are gen_server's own.
 collections(Config) ->
     on_first(Config, fun(Node) ->
         Servers = [server(Node, none), teleport_nodes:start_server(none)],
