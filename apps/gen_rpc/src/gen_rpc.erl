@@ -293,7 +293,7 @@ multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     Results = each(Dests, fun(Address) -> within(Address, Applied, ReceiveMs, SendMs) end),
     {[Value || {_, Value} <- Results, not is_failure(Value)], [Dest || {Dest, Value} <- Results, is_failure(Value)]}.
 
-%% @doc Sends the message to the processes of this name on this node and on {@link nodes/0}.
+%% @doc Sends the message to the processes with this name on this node and on {@link nodes/0}.
 -spec abcast(Name :: atom(), Message :: term()) -> abcast.
 abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 
@@ -304,7 +304,7 @@ abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
-%% @doc Sends the message to the processes of this name on this node and on {@link nodes/0}, and waits until these nodes have confirmed its arrival.
+%% @doc Sends the message to the processes with this name on this node and on {@link nodes/0}, and waits until these nodes have confirmed its arrival.
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 

@@ -298,7 +298,7 @@ drain() -> placement_drain:run(#{}).
 -spec drain(node()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | term()}.
 drain(Node) -> drain(Node, #{}).
 
-%% @doc Moves the processes of a node to other nodes, with their states and queued messages ({@link placement_drain}).
+%% @doc Moves a node's processes to other nodes, with their states and queued messages ({@link placement_drain}).
 %% It moves the children that were started with {@link child/3}, and every gen_server or gen_statem whose callback
 %% module exports `placement_handoff/3'. The node accepts no new processes until {@link undrain/0} is called there.
 %% Options: `at_once' (the number of concurrent moves, 8), `timeout' (ms, 60000; processes that have not moved by then
@@ -333,7 +333,7 @@ own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 -spec disown(placement_entry:name()) -> ok.
 disown(Name) -> placement_attr:disown(Name, self()).
 
-%% @doc Sets the taints of this node, which can be any terms; `[]' removes them. The node is chosen, and grants leases,
+%% @doc Sets this node's taints, which can be any terms; `[]' removes them. The node is chosen, and grants leases,
 %% only for queries that tolerate all of its taints (`{tolerates, Taints}').
 -spec taint([Taint :: term()]) -> ok.
 taint(Taints) when is_list(Taints) -> placement_builtin:taint(Taints).

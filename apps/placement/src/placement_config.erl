@@ -7,7 +7,7 @@
 -export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, topology/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
-%% The limit for the function of an attribute is shorter than the deadline of a choice, so that a single slow function
+%% An attribute's function has a shorter time limit than a choice, so that a single slow function
 %% does not make its whole node miss the deadline.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
@@ -50,7 +50,7 @@ value(Name) ->
     {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),
     application:get_env(placement, Name, Default).
 
-%% A process can wait for at most 2^32 - 1 ms, and the check of a lease may take twice the deadline.
+%% A process can wait for at most 2^32 - 1 ms, and checking a lease may take twice the deadline.
 is_ms(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31.
 
 %% A string such as "/site/rack1" is also a valid path; placement_tree splits it.
@@ -68,7 +68,7 @@ attributes() -> value(attributes).
 -spec deadline_ms() -> pos_integer().
 deadline_ms() -> value(deadline).
 
-%% @doc Returns the default time limit for the function of an attribute, in milliseconds.
+%% @doc Returns the default time limit for an attribute's function, in milliseconds.
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 

@@ -110,7 +110,7 @@ receive_response(Id, Limit) -> teleport_call:response(receive_response, Id, [Id,
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> teleport_call:response(check_response, Id, [Message, Id]).
 
-%% @doc Like gen_server:multi_call/2: calls the servers of this name on this node and all connected nodes.
+%% @doc Like gen_server:multi_call/2: calls the servers with this name on this node and all connected nodes.
 -spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Name, Request) -> multi_call([node() | nodes()], Name, Request).
 
@@ -122,7 +122,7 @@ multi_call(Nodes, Name, Request) -> multi_call(Nodes, Name, Request, infinity).
 -spec multi_call([node()], Name :: atom(), term(), timeout()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Nodes, Name, Request, Timeout) when is_list(Nodes), is_atom(Name) -> teleport_call:multi(Nodes, Name, Request, Timeout).
 
-%% @doc Like gen_server:abcast/2: casts to the server of this name on this node and all connected nodes.
+%% @doc Like gen_server:abcast/2: casts to the server with this name on this node and all connected nodes.
 -spec abcast(Name :: atom(), term()) -> abcast.
 abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
 

@@ -12,7 +12,7 @@
 
 -export([call/5]).
 
-%% gen builds the tag of a reply as an improper list.
+%% gen builds a reply's tag as an improper list.
 -dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
 %% @doc Like gen:call/4, but with `[nosuspend]' it exits with `overload' if the connection is full.

@@ -17,7 +17,7 @@
 %% full connection cannot time out.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
-%% A process waits this long for a confirmation before it asks for the age of the server. Most confirmations have arrived
+%% A process waits this long for a confirmation before it asks how old the server is. Most confirmations have arrived
 %% by then.
 -define(AGE_MS, 500).
 

@@ -38,6 +38,6 @@ is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Othe
 
 site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
 site(Node, {Module, Function}) -> site(Node, fun Module:Function/1);
-%% A bug in the user's function must not prevent messages that need no relay.
+%% A bug in the user's function must not prevent broadcasts to nodes that need no relay.
 site(Node, SiteOf) ->
     try SiteOf(Node) catch _:_ -> undefined end.

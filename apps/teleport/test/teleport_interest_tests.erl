@@ -93,7 +93,8 @@ run({crash, Node}, #world{tables = Tables, servers = Servers, ways = Ways, lives
 cut(Way, Lost, #world{ways = Ways} = World) ->
     Queue = maps:get(Way, Ways, []),
     {Kept, Tail} = lists:split(max(0, length(Queue) - Lost), Queue),
-    %% Keeps only what was sent over the connection.
+    %% Drops only messages that were sent over the connection. Reports that the node itself
+    %% generates stay in the mailbox.
     World#world{ways = Ways#{Way => Kept ++ [Message || Message <- Tail, not is_tuple(Message) orelse element(1, Message) =:= 'DOWN']}}.
 
 down(Monitors, Reason, World) ->

@@ -78,15 +78,15 @@ more_dynamic() ->
 automatic(Function, Arguments, Options) -> {automatic, {?MODULE, Function, Arguments}, Options}.
 dynamic(Function, Arguments, Options) -> {dynamic, {?MODULE, Function, Arguments}, Options}.
 
-%% @doc Sets the taints of this node.
+%% @doc Sets this node's taints.
 -spec taint([Taint :: term()]) -> ok.
 taint(Taints) -> ok = placement_attr:insert(taints, {static, Taints, ?TAINTS}).
 
-%% @doc Returns the family and the name of the operating system.
+%% @doc Returns the operating system's family and name.
 -spec os_type() -> {unix | win32, atom()}.
 os_type() -> os:type().
 
-%% @doc Returns the version of the operating system.
+%% @doc Returns the operating system's version.
 -spec os_version() -> string() | {non_neg_integer(), non_neg_integer(), non_neg_integer()}.
 os_version() -> os:version().
 

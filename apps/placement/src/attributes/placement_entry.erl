@@ -18,7 +18,7 @@
 
 -type name() :: atom().
 -type type() :: number | integer | atom | text | boolean | any.
-%% `type': the type of the value; a value with a different type counts as a failure of the function.
+%% `type': the value's type; if the function returns a value of a different type, it counts as failed.
 -type options() :: #{unit => placement_unit:unit(),
                      type => type(),
                      ttl => non_neg_integer(),         %% ms for which another node may cache the value

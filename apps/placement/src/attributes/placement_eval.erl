@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Evaluates the function of an attribute in a separate process, with limits on time, memory and size.
+%% @doc Evaluates an attribute's function in a separate process, with limits on time, memory and size.
 %%
 %% Called by {@link placement_attr}. If a function raises an exception, never returns, exhausts its memory or returns 100
 %% MB, only its own process exits, not the server. The result is the exit reason of this process, which the caller

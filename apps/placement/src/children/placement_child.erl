@@ -37,7 +37,7 @@
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
-                  %% `fence': the number of the lease. `live' and `at': the number and the node of the last holder
+                  %% `fence': the lease's number. `live' and `at': the number and the node of the last holder
                   %% that ran the child. `over': the value of `live' for the last run that ended properly; if it is
                   %% lower than `live', the last run was interrupted and its state is lost.
                   fence => integer(), live => integer(), at => node(), over => integer(),
@@ -228,7 +228,7 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
 candidates(#{candidates := Candidates}) -> Candidates;
 candidates(#{nodes := Nodes}) -> Nodes.
 
-%% @doc Returns the process of a child, as far as this node knows. Used for `{via, placement, Name}'.
+%% @doc Returns a child's process, as far as this node knows. Used for `{via, placement, Name}'.
 -spec whereis_name(name()) -> pid() | undefined.
 whereis_name(Name) ->
     case look(Name) of
@@ -305,7 +305,7 @@ numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
-    %% The receiver computes the age of the request from the system clock, because a suspended node may read this message
+    %% The receiver computes the request's age from the system clock, because a suspended node may read this message
     %% much later.
     Sent = Spec#{late => erlang:system_time(millisecond)},
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],

@@ -5,7 +5,7 @@
 %% first, or by the next voter if the first hangs or does not know the child. The server also knows the processes of
 %% children for which its node is a candidate but not a voter, because the keepers inform all candidates.
 %%
-%% The tables belong to {@link placement_sup}, so promises survive a crash of this server. When the server exits, the
+%% The tables belong to {@link placement_sup}, so promises survive if this server crashes. When the server exits, the
 %% keepers ({@link placement_child_keeper}) exit with it, and so do their children.
 -module(placement_child_server).
 -behaviour(gen_server).
@@ -53,7 +53,7 @@ init(Made) ->
     ok = lists:foreach(fun({Spec, Pid}) -> named(Spec, Pid) end, Names),
     {ok, lists:foldl(fun noted/2, #state{made = Made}, Known)}.
 
-%% Handles the announcement of a child by its keeper. Messages may arrive out of order, so an outdated one is ignored.
+%% Handles a keeper's announcement of its child. Messages may arrive out of order, so an outdated one is ignored.
 named(#{name := Name} = Spec, Pid) ->
     ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
     case ets:lookup(?NAMES, Name) of

@@ -408,7 +408,7 @@ to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed
      [io_lib:format("~s: ~ts: ~ts~n", [What, process_text(Process), placement_move:reason_text(Reason)])
       || {What, All} <- [{"stayed", Stayed}, {"lost", Lost}], #{process := Process, reason := Reason} <- All]].
 
-%% @doc Returns the name of a process as text for users.
+%% @doc Returns a process's name as text for users.
 -spec process_text({child, term()} | {supervised, atom(), term()}) -> unicode:chardata().
 process_text({child, Name}) -> io_lib:format("child ~0tP", [Name, 8]);
 process_text({supervised, none, _}) -> "a process without a registered supervisor";

@@ -163,7 +163,7 @@ delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -
 delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
 delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
 
-%% @doc Undoes the effect of a call that has failed. The next holder then informs the voter of what the majority knows.
+%% @doc Undoes a failed call. The next holder then informs the voter of what the majority knows.
 -spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
 withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
 withdraw(Given, {Given, Promise}) -> {unknown, Promise};

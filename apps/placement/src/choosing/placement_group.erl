@@ -358,7 +358,7 @@ watching(Group, #{names := Before}, #{names := After}, State) ->
     lists:foldl(fun({Name, Pid}, Acc) -> watched(Group, Name, Pid, Acc) end, Left, Come).
 
 watched(Group, Name, Pid, #state{watched = Watched} = State) ->
-    %% A monitor would connect to the node.
+    %% Setting up a monitor would connect this node to the process's node.
     case not is_map_key({Group, Name}, Watched) andalso is_connected(Pid) of
         true -> State#state{watched = Watched#{{Group, Name} => monitor(process, Pid, [{tag, {watched, Group, Name}}])}};
         false -> State

@@ -11,7 +11,7 @@
 %%
 %% Checks run in separate processes, at most 1000 at once. If another lease is granted during a check, the values that
 %% the check used may be outdated. If the predicate uses attributes that a function computes, it is then checked again,
-%% one request at a time. The table belongs to {@link placement_sup}, so leases survive a crash of this server.
+%% one request at a time. The table belongs to {@link placement_sup}, so leases survive if this server crashes.
 -module(placement_lease).
 -behaviour(gen_server).
 
@@ -145,7 +145,7 @@ hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> ca
 -spec count() -> non_neg_integer().
 count() -> ets:info(?LEASES, size).
 
-%% @doc Returns the leases of this node, each with its holder, its claims, and the time until it expires in milliseconds.
+%% @doc Returns this node's leases, each with its holder, its claims, and the time until it expires in milliseconds.
 -spec list() -> [{Holder :: pid(), claims(), LeftMs :: non_neg_integer() | attached}].
 list() ->
     Now = erlang:monotonic_time(millisecond),

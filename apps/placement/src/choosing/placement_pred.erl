@@ -142,7 +142,7 @@ groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
-%% @doc Returns the attributes that mark the nodes to which the predicate requires a node to be near.
+%% @doc Returns the attributes whose owners a node must be near, according to the predicate.
 -spec neighbours(compiled()) -> [placement_entry:name()].
 neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
@@ -171,14 +171,14 @@ at_target(Compiled) -> lists:append([of_target(Part) || Part <- conjuncts(Compil
 of_target({leaf, _, {affinity, Name, apart}}) when is_atom(Name) -> [{'or', [{Name, missing}, {Name, le, 0}, {Name, false}]}];
 of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
 
-%% @doc Evaluates the predicate for the node of the context.
+%% @doc Evaluates the predicate for the context's node.
 -spec evaluate(compiled(), context()) -> truth().
 evaluate({'and', _, List}, Context) -> all([evaluate(Inner, Context) || Inner <- List]);
 evaluate({'or', _, List}, Context) -> any([evaluate(Inner, Context) || Inner <- List]);
 evaluate({'not', _, Inner}, Context) -> negated(evaluate(Inner, Context));
 evaluate({leaf, _, Leaf}, Context) -> element(1, judged(Leaf, Context)).
 
-%% @doc Returns whether all of these predicates are true for the node of the context.
+%% @doc Returns whether all of these predicates are true for the context's node.
 -spec are_true([compiled()], context()) -> boolean().
 are_true(Predicates, Context) -> lists:all(fun(P) -> evaluate(P, Context) =:= true end, Predicates).
 

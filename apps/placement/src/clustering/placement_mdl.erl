@@ -254,7 +254,7 @@ excess(Groups, Logs, Count) ->
     Usual = placement_quantiles:median(Medians),
     list_to_tuple([max(0, Median - Usual) || Median <- Medians]).
 
-%% Counts the node itself as measured.
+%% The node itself counts as measured.
 measured(Row) -> tuple_size(Row) - length([gap || undefined <- tuple_to_list(Row)]).
 
 tally_group(Number, Groups, Logs, Steps) ->

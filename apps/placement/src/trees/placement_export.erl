@@ -28,7 +28,7 @@ paths({leaf, Node}, Path) -> [atom_to_list(Node), " ", case Path of "" -> "/"; _
 paths({group, _, _, Children}, Path) ->
     [paths(Child, case Child of {leaf, _} -> Path; {group, Name, _, _} -> [Path, "/", name(Name)] end) || Child <- Children].
 
-%% @doc Returns the name of a group as text.
+%% @doc Returns a group's name as text.
 -spec name(placement_tree:name()) -> string().
 name(Name) when is_list(Name); is_binary(Name) ->
     try unicode:characters_to_list(Name) of
