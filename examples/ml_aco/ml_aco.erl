@@ -157,7 +157,7 @@ some_at_once(Funs) ->
     [receive {'DOWN', Monitor, process, Pid, {started, Node}} -> Node; {'DOWN', Monitor, process, Pid, Reason} -> error({node_did_not_start, Reason}) end
      || {Pid, Monitor} <- Running] ++ some_at_once(Later).
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, in_a_process/1}).
 in_a_process(Fun) -> spawn_monitor(fun() -> exit({started, Fun()}) end).
 

@@ -31,7 +31,7 @@
 -export_type([destination/0, versioned/0, failure/0, limit/0]).
 
 -compile({no_auto_import, [nodes/0]}).
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, [job/1, each/2, within/4]}).
 
 -type destination() :: node() | {node(), Key :: term()}.

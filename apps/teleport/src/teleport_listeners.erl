@@ -170,7 +170,7 @@ told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of
         true ->
-            %% A message from a traced process may have brought a trace context.
+            %% A message from a traced process may have set a trace context in this process.
             _ = teleport_trace:set(none),
             _ = erlang:send_after(?GATHER_MS, self(), gathered),
             State#listeners{interest = teleport_interest:flush(fun is_sent/2, Interest), is_gathering = true};

@@ -119,7 +119,7 @@ closing(#connection{queue = Queue} = State) ->
 -spec handle_info(term(), #connection{}) ->
           {noreply, #connection{}} | {noreply, #connection{}, hibernate} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
-    %% A sender that asked for room may have brought a trace context, which messages from a port do not clear.
+    %% A sender's request for space may have set a trace context here, which messages from a port do not clear.
     _ = teleport_trace:set(none),
     teleport_pool_socket:handled(Packet, lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)));
 handle_info({tcp_passive, Socket}, #connection{socket = Socket} = State) ->

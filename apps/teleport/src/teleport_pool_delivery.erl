@@ -88,7 +88,7 @@ handle_cast(_Request, State) -> {noreply, State}.
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
-            %% A server's reply may have brought a trace context, which messages from a port do not clear.
+            %% A server's reply may have set a trace context here, which messages from a port do not clear.
             _ = teleport_trace:set(none),
             teleport_pool_socket:handled(Packet, lists:foldl(fun delivered/2, State, Terms))
     catch

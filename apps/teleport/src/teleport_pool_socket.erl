@@ -16,7 +16,7 @@
 %% distribution, and keepalive probes are sent as often as ticks, so that firewalls do not drop the connection.
 -spec options(inet:ip_address()) -> [gen_tcp:option()].
 options(Ip) ->
-    %% gen_tcp requires this option to be the first.
+    %% gen_tcp requires this option to come first.
     [{inet_backend, inet}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end, binary, {active, false}, {packet, 4},
      {packet_size, ?HANDSHAKE_BYTES}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of

@@ -403,7 +403,7 @@ answered(Node, Names) ->
     end,
     ok.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, sent/2}).
 sent(Node, Names) -> spawn_monitor(fun() -> exit({?MODULE, question(Node, Names)}) end).
 

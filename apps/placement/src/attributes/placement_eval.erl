@@ -29,7 +29,7 @@
 -define(LIMIT, #{size => ?HEAP_WORDS, kill => true, error_logger => false}).
 -endif.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, start/1}).
 %% @doc Begins an evaluation. The caller receives the monitor's `DOWN' message and enforces the time limit.
 -spec start(call()) -> {pid(), Monitor :: reference()}.

@@ -187,7 +187,7 @@ moving(#state{open = Open, until = Until} = State) ->
 
 seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = Pid} <- Jobs])).
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, begun/2}).
 %% The module gen represents an alias as an improper list.
 -dialyzer({no_improper_lists, begun_asking/1}).

@@ -228,7 +228,7 @@ checked_again(Monitor, #state{checking_again = Current, again = Again} = State) 
     end;
 checked_again(_, State) -> State.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, check/2}).
 check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end).
 

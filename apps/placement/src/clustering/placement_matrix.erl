@@ -17,7 +17,7 @@
 -export_type([matrix/0, value/0, error/0]).
 
 -type value() :: number() | undefined | null.
-%% Microseconds. A gap is `undefined', or `null' as in JSON.
+%% A time in microseconds. A gap is `undefined', or `null' as in JSON.
 -opaque matrix() :: #{nodes := tuple(), rows := tuple(), gaps := non_neg_integer()}.
 %% `nodes' contains the names. `rows' contains a row of floats for each node, with `undefined' for gaps and 0.0 on the
 %% diagonal. `gaps' is the number of pairs that were not measured.

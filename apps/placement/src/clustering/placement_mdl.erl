@@ -241,7 +241,7 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 
 %% ---- slow nodes ----
 
-%% Residuals are sorted into 512 steps of 1/128 around the median of the group.
+%% Residuals are sorted into 512 steps of 1/128 around the group's median.
 -define(STEPS, 512).
 -define(STEP_BITS, 9).
 

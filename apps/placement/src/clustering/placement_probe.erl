@@ -181,7 +181,7 @@ after_ms(Ms) -> erlang:monotonic_time(millisecond) + Ms.
 outcome({?MODULE, Outcome}) -> Outcome;
 outcome(Reason) -> {error, Reason}.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, watched/4}).
 watched(Mode, {A, B} = Pair, Gate, #{batches := Batches, messages := Messages, limit_ms := LimitMs}) ->
     Entry = case Mode of quiet -> none; loaded -> {Gate, {Gate, Pair}} end,

@@ -216,7 +216,7 @@ in_own_process(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, helper/1}).
 helper(Fun) ->
     {Pid, _} = Helper = spawn_opt(fun() -> exit({result, Fun()}) end, [monitor, {min_heap_size, 1 bsl 20}]),

@@ -212,7 +212,7 @@ top(Heap, Side, Sides, Gains, Locked) ->
                     case atomics:get(Gains, V) of
                         Gain -> Top;
                         Now when Now < Gain -> top(placement_map_heap:push(Now, V, Rest), Side, Sides, Gains, Locked);
-                        %% The vertex has another entry with its current gain.
+                        %% This entry is outdated, and the vertex has another one with its current gain.
                         _ -> top(Rest, Side, Sides, Gains, Locked)
                     end
             end

@@ -96,7 +96,7 @@ local(Pids, Ms) ->
         {#{}, Named, [{Pid, timeout} || Pid <- Pids], 0}
     end.
 
-%% The result is passed in the exit reason.
+%% Dialyzer would warn that the process's fun never returns, because its result is the exit reason.
 -dialyzer({nowarn_function, tracer/3}).
 tracer(Pids, Ms, Caller) ->
     Monitor = monitor(process, Caller),
