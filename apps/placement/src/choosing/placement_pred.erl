@@ -142,7 +142,7 @@ groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
-%% @doc Returns the attributes whose owners a node must be near, according to the predicate.
+%% @doc Returns the attributes that name what a node must be near, according to the predicate.
 -spec neighbours(compiled()) -> [placement_entry:name()].
 neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
