@@ -15,13 +15,13 @@
 #define AS_TEXT(number) TEXT_OF(number)
 /* Version of the parts' protocol: their items and their options. */
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION)
-/* Handling a small file takes less time than this on a local disk, and more on a network file
+/* Handling a small file takes less time than this on a local disk, but more on a network file
  * system. */
 #define BESIDE_US 200u
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
 #define NAMES_FD 3 /* the descriptor on which a part reads the names (rd_files_from_put) */
-/* A line to an agent may need three bytes for each byte of the command. */
+/* In a message to an agent, each byte of a command can take up to three bytes. */
 #define COMMAND_MAX (RD_LINE_MAX / 4)
 
 typedef struct {
@@ -41,7 +41,7 @@ typedef struct {
     const char *protocol; /* protocol version of the rdcp that called this part */
 } called_t;
 
-/* rd_cli_t is the first member of rd_settings_t, and that of called_t. */
+/* This cast is valid because called_t begins with rd_settings_t, which begins with rd_cli_t. */
 static called_t *called_of(rd_cli_t *cli)
 {
     return (called_t *)cli;
@@ -108,9 +108,9 @@ static void take_number_of_target(rd_cli_t *cli, const rd_option_t *option, cons
 
 #define DELTA_WISH "delta="
 
-/* A wish names a feature that a part uses if it can. A version that does not know wishes mistakes
- * each of them for the protocol version, but because only the last --of counts, it ignores the
- * wishes and copies without the features. */
+/* A wish names a feature that a part uses if it can. An older version mistakes each wish for the
+ * protocol version, but because only the last --of counts, it ends up with the right version and
+ * copies without the features. */
 static void take_protocol(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
     called_t *called = called_of(cli);

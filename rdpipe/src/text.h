@@ -14,20 +14,23 @@
 #include "clock.h"
 #include "link.h"
 
-/* The origin of a fault. A fault of an earlier kind in this list explains one of a later kind. */
+/* Where an error comes from. If several are reported, the one that comes first in this list is the
+ * cause of the others. */
 typedef enum {
     RD_CAUSE_HERE,   /* something failed here */
     RD_CAUSE_LOST,   /* a peer has failed or exited, and may report its own reason */
     RD_CAUSE_STOPPED /* another part has asked us to stop */
 } rd_cause_t;
 
-/* A reason for the user, written by the function that first detects the error. */
+/* The reason for an error, as shown to the user. The function that first detects the error writes
+ * it. */
 typedef struct {
     char text[512];
     rd_cause_t cause;
 } rd_why_t;
 
-/* Returns false, so that a function that fails can return the result of this call. */
+/* Stores the reason in *why. Always returns false, so that a function can fail with
+ * `return rd_because(...)`. */
 #define rd_because(why, ...) rd_because_of(why, RD_CAUSE_HERE, __VA_ARGS__)
 
 __attribute__((format(printf, 3, 4))) static inline bool
@@ -80,7 +83,7 @@ static inline int rd_left_ms(int64_t deadline)
     return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
 }
 
-/* Parses a whole number in [min, max] with nothing after it. */
+/* Parses a decimal number between `min` and `max`. Returns false if anything follows the number. */
 static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
 {
     char *end;
@@ -100,7 +103,7 @@ static inline int rd_hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Returns the value of two hexadecimal digits, or -1 if they are not. */
+/* Returns the value of two hexadecimal digits, or -1 if either character is not one. */
 static inline int rd_hex_byte(const char *digits)
 {
     int high = rd_hex_digit(digits[0]), low = high < 0 ? -1 : rd_hex_digit(digits[1]);

@@ -151,7 +151,7 @@ const rd_option_t rd_common_options[] = {
      .set = RD_SET_FLAG, .at = offsetof(rd_cli_t, json)},
     {.name = NULL}};
 
-/* Stores the value of an option. */
+/* Checks an option's value and stores it. */
 static void take(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
     void *to = (char *)cli + option->at;
@@ -215,7 +215,7 @@ static void take(rd_cli_t *cli, const rd_option_t *option, const char *value)
     }
 }
 
-/* Prints the line of the help about an option. */
+/* Prints an option's line of the help text. */
 static void show(const rd_option_t *option, int column)
 {
     bool has_name = option->name[0] != '-';
@@ -230,7 +230,8 @@ static void show(const rd_option_t *option, int column)
     (void)printf("%s%*s%s\n", head, len + 2 > column ? 3 : column - len, "", option->help);
 }
 
-/* Offset 0 is the name of the command. */
+/* Returns whether a table row says where its value is stored. No option is stored at offset 0,
+ * which is that of the command's name. */
 static bool says_where(const rd_option_t *option)
 {
     return option->take || option->set >= RD_SET_CARRIER || (option->set > 0 && option->at > 0);

@@ -8,8 +8,8 @@
 #include "stream/transfer.h"
 
 /*
- * What the commands have in common: options, messages, and exit statuses. Standard output carries
- * data only; messages go to standard error.
+ * What the commands have in common: options, messages, and exit statuses. Only data is written to
+ * standard output; messages go to standard error.
  */
 
 #define RD_VERSION "0.3.0"
@@ -18,7 +18,7 @@ enum {
     RD_EXIT_FAULT = 1, /* the stream is incomplete */
     RD_EXIT_USAGE = 2,
     RD_EXIT_OWN = 125, /* in rdpipe: a host, a connection or an agent failed, not a command */
-    RD_EXIT_QUIT = 141 /* the reader closed early; as after SIGPIPE */
+    RD_EXIT_QUIT = 141 /* the reader closed early; a shell reports the same status for SIGPIPE */
 };
 
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t buffer;    /* size in bytes of the buffer before the output, or 0 if none */
     uint64_t drop_s;    /* seconds after which a stuck receiver is dropped, or 0 for never */
     unsigned start;     /* percentage of `buffer` at which writing begins */
-    const char *resume; /* a file, or NULL if none */
+    const char *resume; /* the file of --resume, or NULL if none */
     uint64_t rate;      /* maximum number of bytes per second, or 0 if unlimited */
     uint64_t wait_s;    /* how long to wait for the other side */
     const char *bind;
@@ -39,9 +39,10 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* How the value of an option is stored: in the field at `at`, which is a bool, a const char *, a
- * uint64_t (NUMBER and SIZE), an int or an unsigned (INT) or a uint32_t (BLOCK), or, from CARRIER
- * on, in the terms. It begins at 1, so that a row that does not say how is found. */
+/* How an option's value is stored. The kinds up to BLOCK store it in the field at offset `at`,
+ * which is a bool (FLAG), a const char * (TEXT), a uint64_t (NUMBER and SIZE), an int or unsigned
+ * (INT) or a uint32_t (BLOCK); the others store it in the terms. No kind is 0, so that an assertion
+ * can detect a table row without one. */
 typedef enum {
     RD_SET_FLAG = 1,
     RD_SET_TEXT,
@@ -57,22 +58,24 @@ typedef enum {
     RD_SET_CONGESTION
 } rd_set_t;
 
-/* An option of a command. The parser, the help and the completion are made from these. */
+/* An option of a command. The parser, the help text and the completion are all made from tables of
+ * these. */
 typedef struct rd_option {
     const char *name;  /* "-x" if it has only a letter */
     char letter;       /* 0 if it has none */
-    const char *value; /* NULL if it has none; in brackets if it is optional */
+    const char *value; /* what the help calls the value: NULL if none, in brackets if optional */
     const char *help;  /* NULL if the help does not list it */
     rd_set_t set;
-    size_t at;            /* in the command's structure, which begins with rd_cli_t */
-    uint64_t min, max;    /* of a number */
+    size_t at;            /* offset in the command's structure, which begins with rd_cli_t */
+    uint64_t min, max;    /* the range of a number */
     const char *expected; /* describes the numbers that are valid */
-    /* Stores the value in place of `set`, unless NULL. */
+    /* If not NULL, this function stores the value instead of the field at `at`. */
     void (*take)(rd_cli_t *cli, const struct rd_option *option, const char *value);
     bool is_passed; /* a flag that rdcp passes to the parts of a copy */
 } rd_option_t;
 
-/* The options that several commands have. The description is given if it is not always the same. */
+/* Options that several commands share. If their help text differs from command to command, it is an
+ * argument of the macro. */
 #define RD_OPTION_CARRIER(help) "carrier", 0, "NAME", help, .set = RD_SET_CARRIER
 #define RD_OPTION_BLOCK                                                                            \
     "block", 0, "SIZE", "bytes sent at a time, 4K to 8M (256K)",                                   \
@@ -113,20 +116,20 @@ typedef struct rd_option {
     "verbose", 'v', NULL, help, .set = RD_SET_FLAG, .at = offsetof(rd_cli_t, verbose),             \
                                 .is_passed = true
 
-/* The options of every command that are described last. */
+/* Options that every command has. The help lists them last. */
 extern const rd_option_t rd_common_options[];
 
 typedef struct {
-    const char *usage, *end;      /* the help before and after the options */
-    int column;                   /* where the descriptions begin */
-    bool is_ordered;              /* an option after the first argument is not one */
-    const rd_option_t *tables[4]; /* each ends with a name NULL */
+    const char *usage, *end;      /* the help text before and after the list of options */
+    int column;                   /* the column in which the descriptions begin */
+    bool is_ordered;              /* options are recognized only before the first argument */
+    const rd_option_t *tables[4]; /* each ends with a row whose name is NULL */
 } rd_command_t;
 
-/* Every command must call this first. It reopens standard streams that are closed, so that none of
- * our other descriptors gets one of their numbers: a closed input then reads as empty, and writing
- * to a closed output is an error. It also resets SIGCHLD to its default, because a command that
- * inherits it as ignored cannot wait for its children. */
+/* Every command must call this first. It opens /dev/null for each closed standard stream so that no
+ * other descriptor gets its number; a closed input then reads as empty, and writing to a closed
+ * output is an error. It also resets SIGCHLD to its default, because a process that inherits it as
+ * ignored cannot wait for its children. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
 /* Flushes standard output. On failure, prints an error and returns RD_EXIT_FAULT. */
@@ -141,8 +144,8 @@ void rd_cli_check(const rd_cli_t *cli);
 /* Prints "prog: text" to standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
 
-/* Prints text from an untrusted source. Control characters and invalid UTF-8 become \xNN, so that a
- * terminal shows them but does not obey them. */
+/* Prints text from an untrusted source. Control characters and invalid UTF-8 are written as \xNN,
+ * so that the terminal displays them instead of obeying them. */
 void rd_plain_text(FILE *to, const char *text);
 
 /* Prints "name: text" to standard error as plain text and with one write, because other processes
@@ -156,8 +159,8 @@ __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cl
 /* Parses a port from 1 (or 0, if `any`) to 65535. Exits if the text is not a valid port. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
-/* Ignores SIGPIPE and SIGXFSZ, which would kill us silently, so that the system calls fail with an
- * error instead. */
+/* Ignores SIGPIPE and SIGXFSZ, which would kill the process without a message, so that the system
+ * calls return an error instead. */
 void rd_ignore_signals(void);
 
 /* Formats an amount in decimal units, such as 1.234 GB/s or 12.3 MB. */
@@ -165,8 +168,8 @@ void rd_amount(char text[32], double amount, const char *unit);
 
 /* The body of rdsend and rdrecv: opens a hop with the key that the options specify, transfers one
  * stream over it with `move`, which owns the local end, and returns the exit status. `host` is the
- * other side; if the other side connects to us, `host` is NULL, and messages call the other side
- * "the sender". Exits through rd_usage if the options specify no key. */
+ * other side, or NULL if it connects to us, in which case messages call it "the sender". Exits
+ * through rd_usage if the options specify no key. */
 typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                        rd_hop_t *hop_p, rd_why_t *why);
 typedef void rd_move_t(rd_transfer_t *transfer, rd_stream_t *stream);

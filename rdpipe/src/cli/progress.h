@@ -16,9 +16,9 @@
 
 typedef struct {
     uint64_t bytes, size; /* size is 0 if unknown */
-    uint64_t first;       /* bytes that were already there at the start */
+    uint64_t first;       /* bytes that had already been transferred at the start */
     int64_t began_ms, at_ms;
-    double rate, average; /* bytes per second: since the last step, and over the whole time */
+    double rate, average; /* bytes per second, since the last step and since the start */
 } rd_speed_t;
 
 void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms);
@@ -30,16 +30,17 @@ int64_t rd_speed_left(const rd_speed_t *speed);
 /* Writes a line such as "0:12  1.200 GB  98.0 MB/s  average 100.0 MB/s  41% 0:17 left". */
 void rd_speed_text(char text[192], const rd_speed_t *speed);
 
-/* Like the function above, but writes members of a JSON object, without the braces. */
+/* Like rd_speed_text, but writes the members of a JSON object, without the braces. */
 void rd_speed_json(char text[256], const rd_speed_t *speed);
 
 /* Returns whether to show progress: on a terminal or on request, but never with --quiet. */
 bool rd_progress_is_wanted(const rd_cli_t *cli);
 
-/* Returns the time between two updates. */
+/* Returns the time between two updates in milliseconds. */
 int rd_progress_ms(const rd_cli_t *cli);
 
-/* `json` is the complete line of JSON. Returns false if the output has no room for it now. */
+/* Writes one of the two, depending on the options; `json` must be a complete line. Returns false if
+ * the output cannot accept it at the moment. */
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json);
 
 void rd_progress_clear(const rd_cli_t *cli);

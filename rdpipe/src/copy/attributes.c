@@ -59,7 +59,8 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
     return rd_items_attribute(out, OWNER, last.text, strlen(last.text));
 }
 
-/* Each name ends with a NUL. The caller frees them. Returns -1 with errno set on failure. */
+/* Reads the names of a file's attributes, each of which ends with a NUL. Returns their total
+ * length, or -1 with errno set on failure. The caller frees *names_p. */
 static ssize_t names_of(int fd, char **names_p)
 {
     for (;;) {

@@ -45,7 +45,7 @@ static const int16_t weights[STRIDE] = {
     42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21,
     20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9,  8,  7,  6,  5,  4,  3,  2,  1};
 
-/* The sum of the bytes, and the sum of these sums, both modulo 2^16. */
+/* The sum of the bytes, and the sum of all its intermediate values, both modulo 2^16. */
 typedef struct {
     uint32_t a, b;
 } sum_t;
@@ -180,11 +180,11 @@ struct rd_search {
     const rd_blocks_t *blocks;
     const rd_digest_key_t *key;
     rd_found_t found;
-    uint32_t *first; /* for each bucket the first block in it, or NONE */
+    uint32_t *first; /* the first block in each bucket, or NONE */
     unsigned bits;   /* the number of bits in a bucket's index */
     uint32_t likely; /* the block after the last one that was found */
     uint8_t *bytes;
-    size_t room, from, at, end; /* in `bytes`: the first new byte, the window, the end */
+    size_t room, from, at, end; /* size of `bytes`; its first new byte, the window, the end */
     sum_t sum;                  /* weak sum of the window */
     bool has_sum;
     uint64_t wasted, searched; /* bytes digested without a match, and bytes searched */
@@ -242,7 +242,8 @@ void rd_search_close(rd_search_t *search)
     free(search);
 }
 
-/* Computes the digest of the window only once, when the first weak sum matches. */
+/* Returns whether this is the block in the window. The window's digest is computed only once, when
+ * the first weak sum matches. */
 static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
                   uint8_t strong[RD_BLOCK_DIGEST_BYTES], bool *has_strong)
 {
@@ -309,7 +310,8 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Only a few blocks would differ by chance in spite of equal weak sums. */
+/* By chance, few blocks have the same weak sum but different bytes. If a search wastes a lot of
+ * time on such blocks, the list may have been made to slow it down. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;
@@ -345,7 +347,7 @@ static bool search_on(rd_search_t *search)
 
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p)
 {
-    /* The new bytes that have not been sent yet are few, so move them to the beginning. */
+    /* Only few new bytes have not been sent yet, so they can be moved to the beginning. */
     if (search->room - search->end < ROOM_BYTES) {
         memmove(search->bytes, search->bytes + search->from, search->end - search->from);
         search->at -= search->from;

@@ -5,14 +5,15 @@
 #include "digest.h"
 
 /*
- * The blocks of a file, and the search for them in another file: A. Tridgell and P. Mackerras, The
+ * Finds the blocks of an old file in a new one, as described in A. Tridgell and P. Mackerras, The
  * rsync algorithm, TR-CS-96-05, Australian National University, 1996. The side with the old file
- * identifies its blocks by a weak checksum, which rolls from byte to byte, and by a strong digest.
- * The side with the new file finds these blocks at any offset, and sends only the rest.
+ * identifies each block by a weak checksum, which can roll from byte to byte, and a strong digest.
+ * The side with the new file finds these blocks at any offset, and sends only the bytes between
+ * them.
  *
- * The list of blocks comes from the other host and is not trusted, so the memory for it and the
- * time for a search are bounded whatever it contains. A wrong list leads to a wrong file, which the
- * final check of the digest detects.
+ * The list of blocks comes from the other host and is not trusted, so memory and search time are
+ * bounded whatever the list contains. A wrong list leads to a wrong file, which is detected when
+ * its digest is checked at the end.
  */
 
 #define RD_BLOCK_LEAST 2048u
@@ -32,7 +33,7 @@ void rd_block_name(uint8_t name[RD_BLOCK_NAME_BYTES], uint32_t index, const uint
 typedef struct rd_block rd_block_t;
 
 typedef struct {
-    uint32_t bytes; /* of each block */
+    uint32_t bytes; /* block size */
     uint32_t count, room;
     rd_block_t *of;
 } rd_blocks_t;
@@ -64,10 +65,12 @@ typedef struct rd_search rd_search_t;
 /* Returns NULL if memory is exhausted. The arguments must stay valid until rd_search_close. */
 rd_search_t *rd_search_open(rd_blocks_t *blocks, const rd_digest_key_t *key, rd_found_t found);
 
-/* Returns where to write the next bytes of the file; there is always room for at least one. */
+/* Returns where to write the next bytes of the file, and sets *room_p to how many fit there, which
+ * is never 0. */
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p);
 
-/* `len` bytes were written to that room. Returns false if a callback has stopped the search. */
+/* Continues the search after `len` bytes were written where rd_search_room said. Returns false if a
+ * callback has stopped the search. */
 bool rd_search_more(rd_search_t *search, size_t len);
 
 /* Passes everything read so far to the callbacks. Call this at the end of the file, or when the

@@ -52,10 +52,10 @@ typedef struct {
     bool dry_run;             /* show the changes, but make none */
     bool one_system;          /* copy directories on other file systems without their content */
     bool atomic;              /* replace an existing tree as a whole */
-    unsigned target, targets; /* this part's target, from 0, and how many there are (0 means one) */
+    unsigned target, targets; /* index of this part's target, and how many there are (0: one) */
     bool json;                /* print a line of JSON about what was done */
     rd_delta_t delta;         /* used only by `list` */
-    unsigned beside_us; /* if a small file takes longer than this, several are handled at once */
+    unsigned beside_us; /* several small files are handled at once if one takes this long or more */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
@@ -104,7 +104,8 @@ __attribute__((format(printf, 4, 5))) void rd_tell(rd_complaints_t *complaints, 
  * NULL for a file, directory or symbolic link. */
 const char *rd_special_name(mode_t mode);
 
-/* Like rd_special_name, for an entry of a directory. NULL also means that there is none. */
+/* Like rd_special_name, for an entry of a directory. Also returns NULL if the entry does not
+ * exist. */
 const char *rd_special_at(int parent, const char *name);
 
 /* Returns whether the file's modification time is exactly the one in the item. */
@@ -138,8 +139,9 @@ typedef struct {
 /* Returns whether another file system is mounted here; false on kernels before 5.8. */
 bool rd_is_mount_root(int fd);
 
-/* Writes an ID of a directory, which stays the same until the host is rebooted, whatever name the
- * user gives the host. It is zero if the system does not provide an ID. */
+/* Writes the ID of a directory, which stays the same until the host is rebooted and does not depend
+ * on the name by which the user addresses the host. The ID is zero if the system does not provide
+ * one. */
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
 /* Writes the temporary name that a file or tree has until it is complete: .NAME.rdcp-part,

@@ -38,7 +38,8 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* A file can be shared with another tree only if it already has the attributes of the copy. */
+/* Both trees can share a file only if it already has the attributes that it should have in the new
+ * one. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {
@@ -358,7 +359,7 @@ bool rd_atomic_remove(int parent, const char *name)
     return done && (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* Undoes a rename after the next one has failed, whose errno stays. */
+/* Undoes a rename after the next one has failed. Preserves the errno of that failure. */
 static bool undo(int parent, const char *from, const char *to)
 {
     int error = errno;
@@ -368,8 +369,8 @@ static bool undo(int parent, const char *from, const char *to)
     return false;
 }
 
-/* Renames the new tree first to the name that the old one will have, so that the old tree never has
- * the name of a part. */
+/* First gives the new tree the retired name and then exchanges the two trees, so that the old tree
+ * never has the name of a part. */
 static bool exchange(const rd_target_t *target)
 {
     int parent = target->parent;
@@ -389,8 +390,8 @@ static bool rename_twice(const rd_target_t *target)
 }
 
 /* Removes anything that an interrupted copy has left under the retired name. Fails if a running
- * copy has just given that name to its new tree, which is locked. Reports the error if it returns
- * false. */
+ * copy has just given that name to its new tree, which is locked. On failure, reports the error and
+ * returns false. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

@@ -65,12 +65,12 @@ void rd_extras_close(rd_extras_t *extras)
     free(extras);
 }
 
-/* Checks the entry `name` in the directory `path`, and offers it for deletion, with everything in
- * it, if all of that may be deleted. If this returns false the entry stays, and so does its
+/* Checks the entry `name` in the directory `path`, and sends DELETE items for it and everything in
+ * it if all of that may be deleted. If this returns false the entry is kept, and so is its
  * directory. */
 static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra);
 
-/* Offers for deletion the content of `path`, a directory that only the target has. */
+/* Sends DELETE items for the content of `path`, a directory that only the target has. */
 static bool offer_content(rd_extras_t *extras)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY);
@@ -154,7 +154,8 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
-/* A part's name may contain only a shortened file name, so compute it for each listed file. */
+/* A part's name may contain a shortened file name, so this compares it with the part name of each
+ * listed file. */
 static bool is_part_of(const rd_names_t *listed, const char *name)
 {
     char part[256];
@@ -308,7 +309,8 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* The directory is ours, but has no write permission because its source has none. */
+/* Deletes an entry of a directory that is ours but has no write permission because its source has
+ * none. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;
@@ -325,7 +327,8 @@ static bool unlink_in_read_only(int parent, const char *name, int flags, const s
     return done;
 }
 
-/* With -p the directory has the modification time of its source, which this preserves. */
+/* Deletes an entry without changing its directory's modification time, which with -p is already
+ * that of the source. */
 static bool delete_in(rd_complaints_t *complaints, int parent, const char *name, const char *path,
                       bool is_directory)
 {

@@ -39,9 +39,9 @@ void rd_extras_close(rd_extras_t *extras);
 /* ---- at `unpack` ---- */
 
 typedef struct {
-    rd_names_t paths;   /* of this source, in the order of deletion: 'd' or 'f', then a path */
-    uint64_t asked;     /* the number of requests, over all sources */
-    rd_names_t deleted; /* from all sources: paths below the target that the user named */
+    rd_names_t paths;   /* to delete for this source, in order: 'd' or 'f', then the path */
+    uint64_t asked;     /* number of requests from all sources */
+    rd_names_t deleted; /* deleted so far, from all sources, as paths below the user's target */
 } rd_deletions_t;
 
 /* Returns false with *why set if the other side was not allowed to request this. */
@@ -58,7 +58,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
  * the requests. */
 void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top);
 
-/* Called when the requested entries were removed together with the old tree of --atomic. Records
+/* Call this after the old tree of --atomic was removed, and the requested entries with it. Records
  * them as deleted, unless `done` is false, and discards the requests. */
 void rd_deletions_took_place(rd_deletions_t *deletions, rd_complaints_t *complaints, bool done);
 

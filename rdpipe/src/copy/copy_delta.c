@@ -9,7 +9,7 @@
 
 #define READ_BYTES ((size_t)256 * 1024)
 #define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES)
-#define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
+#define HOLE_BLOCKS 4u /* shorter holes are sent as zeros, so that the search covers them */
 
 /* ---- the blocks of a file, one after the other ---- */
 
@@ -136,7 +136,7 @@ bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_i
     return !why->text[0] && rd_blocks_take(blocks, item->offset, names, filled, why);
 }
 
-/* Collects what is sent. Adjacent pieces of the old version are merged into one. */
+/* The COPY item that is sent next. Adjacent pieces of the old version are merged into one item. */
 typedef struct {
     rd_items_out_t *out;
     uint64_t from, len;
@@ -278,7 +278,8 @@ void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t
     fail(writer, file, NULL);
 }
 
-/* rd_delta_end detects a file that is not the version from which the blocks were computed. */
+/* Opens the target's version. If it is no longer the file from which the blocks were computed,
+ * rd_delta_end detects that. */
 static bool open_version(rd_file_t *file)
 {
     struct stat is;

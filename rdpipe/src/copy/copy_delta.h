@@ -8,15 +8,16 @@
 
 /*
  * How a changed file is sent: the target's side names the blocks of its version (BLOCKS, before the
- * FILE), the source sends the data that is not in any of them (DATA) and the position of the rest
- * in the old version (COPY), and the target assembles a new file. At the end both sides compare a
- * cryptographic digest of the whole file, so a file gets its name only if it equals the source's.
+ * FILE). For data that is in none of them the source sends the bytes (DATA), and for the rest the
+ * position in the old version (COPY), from which the target assembles a new file. At the end both
+ * sides compare a cryptographic digest of the whole file, so a file gets its name only if it equals
+ * the source's.
  */
 
 /* Sends the names of a version's blocks. The version must have more than one block. `digest`
  * receives what rd_digest_file would return for the version, or is NULL if that is not needed. On
- * failure, errno is set, or 0 if the file has become shorter; the items sent until then do no
- * harm. */
+ * failure, errno is set, or 0 if the file has become shorter; the items that were already sent are
+ * harmless. */
 bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int fd, uint64_t size,
                           uint8_t *digest);
 

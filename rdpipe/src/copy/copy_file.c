@@ -143,12 +143,10 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
     writer->device = writer->is_local ? is.st_dev : 0;
 }
 
-/* Opens and locks the part. If another copy holds the lock, or has renamed or removed the part,
- * returns -1 with errno EBUSY.
- *
- * A part that is created here is locked only a moment later, but no other copy can use it until
- * then, because other copies write only to parts that have bytes to resume, and remove empty parts
- * while holding their lock. So it is enough to check that it was not removed. */
+/* Opens and locks the part; returns -1 with errno EBUSY if another copy holds the lock, or has
+ * renamed or removed the part. A part that is created here is locked only a moment later, but other
+ * copies write only to parts that have bytes to resume, and remove empty parts only while holding
+ * their lock. So it is enough to check that the part was not removed. */
 static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat *is_p)
 {
     int fd = openat(file->parent, file->part, flags | RD_FILE_FLAGS, mode);
@@ -210,7 +208,7 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     return -1;
 }
 
-/* Checks that the file that now has the name may be replaced, and reports the reason if not. */
+/* Checks whether the file that now has the name may be replaced. If not, reports the reason. */
 static bool see(rd_writer_t *writer, rd_file_t *file)
 {
     const char *special = NULL;

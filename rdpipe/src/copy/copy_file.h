@@ -42,10 +42,9 @@ typedef struct {
     bool is_direct;     /* it is written under its own name */
     bool is_noted;      /* it has a note (copy_note.h) */
     bool may_fail_late; /* close may report a failed write */
-    /* `there` describes the file now called `name`; its mode is 0 if no such file exists. */
-    bool is_seen;
+    bool is_seen; /* `there` describes the file now called `name`, or has mode 0 if none exists */
     /* For a file that is sent as a difference (copy_delta.h): the digest of the bytes written so
-     * far (NULL for other files), and the descriptor of the target's version (-1: not open). */
+     * far (NULL for other files), and the descriptor of the target's version (-1 if not open). */
     rd_digest_t *check;
     int version;
     bool version_has_holes;
@@ -67,7 +66,7 @@ bool rd_writer_complain(rd_writer_t *writer, const char *path, int error);
  * otherwise the copy continues without this path. */
 void rd_writer_lose(rd_writer_t *writer, const char *path);
 
-/* Warns that a file does not have the owner that it should have, with the reason from errno. */
+/* Warns that a file's owner could not be set, with the reason from errno. */
 void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
 
 /* Returns whether a new file may get this name. Reports the reason if it may not. */
@@ -83,7 +82,7 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there);
 
-/* Determines the type of the file system that contains this directory. */
+/* Determines which file system contains this directory, and whether it is local. */
 void rd_writer_look_at(rd_writer_t *writer, int directory);
 
 /* Writes an item's modification time to `times`, for futimens. */
@@ -105,7 +104,7 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
 
 /* Completes a file whose content has arrived. Returns true if the file now has its final name.
- * Otherwise it has reported the reason and removed the file if it was open. */
+ * Otherwise reports the reason, and removes the file if it was open. */
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
 
 /* Closes the file. If `with_part` is true its part is removed, otherwise the part is left for the

@@ -11,12 +11,14 @@
  * lists these paths, and `pack` sends no others, whatever the target asks for.
  */
 
-/* Reads the names of a file ("-" for standard input), each up to a newline or NUL. They are sorted
- * so that the contents of a directory follow it, and duplicates are dropped. On failure, *why names
- * the path that leads out of the source, or the file that cannot be read. */
+/* Reads the names from a file ("-" for standard input), where each ends with a newline or NUL. They
+ * are sorted so that a directory's contents directly follow the directory, and duplicates are
+ * dropped. On failure, *why names the path that leads out of the source, or the file that cannot be
+ * read. */
 bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nul, rd_why_t *why);
 
-/* The shell opens the here-document as descriptor 3 of the preceding command. */
+/* Appends the names to a shell command as a here-document, which the command gets as descriptor
+ * 3. */
 void rd_files_from_put(FILE *to, const rd_names_t *names);
 
 /* Reads what rd_files_from_put has written, and closes the descriptor. On failure, *why is set. */

@@ -30,15 +30,16 @@ typedef struct {
     bool is_left_out;    /* the rest of this source is not copied */
     bool is_absent;      /* this source cannot be copied to this target, but it can be to others */
     uint64_t excused;    /* errors about such a source, which do not concern the other targets */
-    uint32_t inside;     /* depth inside the directory into which the tree is copied; 0: outside */
+    uint32_t inside;     /* depth inside the directory into which the tree is copied, 0 outside */
     bool is_last;        /* no source after this one can have a target */
     uint64_t kept;       /* files since the last LEAVE that need no update */
     rd_extras_t *extras; /* NULL unless --delete or --atomic is given */
 } have_t;
 
-/* Returns whether the target has all of the item's file under this name (RD_HAS_ALL, a regular file
- * of its size, whose digest this computes), or its beginning in a part of our own: RD_HAS_PART with
- * its digest, RD_HAS_NOTED according to the part's note. */
+/* Returns whether the target has the item's file under this name in the way that `as` says: as a
+ * file of the same size (RD_HAS_ALL), or as a part of our own. For RD_HAS_ALL and RD_HAS_PART the
+ * item gets the digest of what is there, for comparison at the source; for RD_HAS_NOTED the part's
+ * note must match. */
 static bool target_has(const have_t *have, int parent, const char *name, rd_has_t as,
                        rd_item_t *item)
 {
@@ -62,8 +63,8 @@ static bool target_has(const have_t *have, int parent, const char *name, rd_has_
     return done;
 }
 
-/* The resolution of timestamps on the file system in nanoseconds, estimated from the file's own,
- * because the kernel sets the status change time with the full resolution. */
+/* Returns the resolution of the file system's timestamps in nanoseconds, estimated from those of
+ * the file. This works because the kernel sets the status change time with the full resolution. */
 static int64_t time_step(int parent, const struct stat *is)
 {
     int64_t step = 1;
@@ -77,7 +78,8 @@ static int64_t time_step(int parent, const struct stat *is)
     return step;
 }
 
-/* FAT, SMB and some FUSE file systems truncate the time. */
+/* Returns whether the file has the item's time, which FAT, SMB and some FUSE file systems
+ * truncate. */
 static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
@@ -99,9 +101,9 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
-/* The part of a complete file would otherwise stay forever. One that another copy is writing is not
- * removed. Between our open and our lock another copy may have completed this part and created a
- * new one of the same name, so this checks rd_is_named. */
+/* Removes the part of a complete file, which would otherwise remain forever, unless another copy is
+ * writing to it. Between our open and our lock, another copy may have completed this part and
+ * created a new one of the same name, so this checks rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
     struct stat is;
@@ -160,8 +162,9 @@ static void name_blocks(have_t *have, int parent, const char *name)
     rd_close(&fd);
 }
 
-/* A file of the same length may be identical, and a part may be its beginning. Returns false if a
- * file in a tree needs no update, in which case the item is not forwarded. */
+/* Finds out how much of the file the target has: a file of the same length may be identical, and a
+ * part may be its beginning. Returns false if a file in a tree needs no update, in which case the
+ * item is not forwarded. */
 static bool look(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -194,7 +197,8 @@ static bool look(have_t *have)
     return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
-/* The second of two copies to a target fails here, before it has sent any data. */
+/* Returns whether no other copy is writing to the target. If one is, our copy fails here, before it
+ * has sent any data. */
 static bool is_free(const rd_target_t *target)
 {
     int parent = target->is_tree ? target->parent : target->base;
@@ -228,7 +232,8 @@ static bool is_copied_into(have_t *have)
     return is_it;
 }
 
-/* If a tree is copied into itself, only the directory into which it is copied is left out. */
+/* Returns whether the item is inside the directory into which its own tree is copied. That
+ * directory is left out, but the rest of the tree is copied. */
 static bool is_inside(have_t *have)
 {
     const rd_item_t *item = &have->item;

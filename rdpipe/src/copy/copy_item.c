@@ -29,7 +29,7 @@ bool rd_path_is_safe(const char *path, size_t len)
         const char *slash = memchr(name, '/', (size_t)(end - name));
         size_t bytes = (size_t)((slash ? slash : end) - name);
 
-        /* An empty name is not valid, nor are "." and "..", which are the first bytes of "..". */
+        /* Rejects an empty name, "." and "..": each is a prefix of "..", so one test is enough. */
         if (bytes <= 2 && memcmp(name, "..", bytes) == 0)
             return false;
         if (!slash)

@@ -6,8 +6,9 @@
 
 /*
  * Items are the messages between the four parts of a copy (copy.h). Each consists of a
- * little-endian header of RD_ITEM_BYTES, then its path, then the target of a link. Three kinds are
- * followed by `size` bytes: DATA by bytes of the file, ATTRIBUTE by its value, BLOCKS by the names.
+ * little-endian header of RD_ITEM_BYTES, the item's path, and the target of a link. Three kinds are
+ * followed by `size` bytes: DATA by bytes of the file, ATTRIBUTE by its value, and BLOCKS by the
+ * names of the blocks.
  *
  * The other side is not trusted: an item whose path leads out of the tree is rejected.
  */
@@ -15,7 +16,7 @@
 #define RD_ITEM_BYTES 72u
 #define RD_PATH_BYTES 4096u /* including the NUL */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 5 /* also the version of the options with which rdcp calls the parts */
+#define RD_ITEM_VERSION 5 /* also raised when the options that rdcp passes to the parts change */
 #define RD_DIGEST_BYTES 32u
 #define RD_VALUE_MAX 65536u /* limit for an extended attribute (XATTR_SIZE_MAX) */
 
@@ -74,7 +75,8 @@ typedef struct {
 
 typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;
 
-/* A safe path is "", or names with single slashes between them, none of them "." or "..". */
+/* A path is safe if it is "" or consists of names, separated by single slashes, none of which is
+ * "." or "..". */
 bool rd_path_is_safe(const char *path, size_t len);
 
 /* Writes the item, at most RD_ITEM_MAX bytes, and returns its length. */

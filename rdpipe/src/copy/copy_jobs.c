@@ -90,7 +90,8 @@ rd_jobs_t *rd_jobs_open(size_t job_bytes, rd_job_t work, rd_job_t end, void *con
     return NULL;
 }
 
-/* Completes the oldest job if it is done. */
+/* Completes the oldest job if it is done, and with `waits` as soon as it is. Returns whether a job
+ * was completed. */
 static bool end_one(rd_jobs_t *jobs, bool waits)
 {
     state_t *state = &jobs->states[jobs->ended % RD_JOBS_MAX];

@@ -31,8 +31,8 @@ rd_jobs_t *rd_jobs_open(size_t job_bytes, rd_job_t work, rd_job_t end, void *con
  * is submitted. */
 void *rd_jobs_room(rd_jobs_t *jobs);
 
-/* Submits the job in that slot. If `has_work` is false the job has no work for a thread, and only
- * its `end` is called in its turn. */
+/* Submits the job in that slot. If `has_work` is false there is nothing for a thread to do, and
+ * only the job's `end` is called, in its turn. */
 void rd_jobs_give(rd_jobs_t *jobs, bool has_work);
 
 /* Returns whether any submitted job is not complete yet. False for NULL. */
@@ -51,11 +51,11 @@ void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
  * the next attempt, otherwise eight.
  */
 typedef struct {
-    unsigned least_us; /* with 0 every job goes to a thread, with UINT_MAX none does */
-    unsigned alone, beside;
-    unsigned patience;    /* how many are done directly before the next decision */
-    int64_t us, began_us; /* how long these took; when the first job went to a thread */
-    int64_t alone_us;     /* time per job when done directly, as of the last decision */
+    unsigned least_us;      /* if 0, every job goes to a thread; if UINT_MAX, none does */
+    unsigned alone, beside; /* jobs done directly and given to threads since the last decision */
+    unsigned patience;      /* how many jobs are done directly before the next decision */
+    int64_t us, began_us;   /* total time of the direct jobs; when the first went to a thread */
+    int64_t alone_us;       /* time per direct job at the last decision */
     bool is_beside;
 } rd_pace_t;
 
@@ -64,7 +64,7 @@ rd_pace_t rd_pace_from(unsigned least_us);
 /* Returns whether the next job goes to a thread. */
 bool rd_pace_next(rd_pace_t *pace, int64_t now_us);
 
-/* Records that a job that was done directly took `us` microseconds. */
+/* Records how many microseconds a job took that was done directly. */
 void rd_pace_took(rd_pace_t *pace, int64_t us);
 
 #endif

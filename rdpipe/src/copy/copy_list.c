@@ -17,7 +17,7 @@ typedef struct {
     void *linked; /* a tree of linked_t, which holds the files with several hard links */
     rd_items_out_t out;
     rd_beneath_t beneath;
-    rd_item_t item; /* shared, because items are large */
+    rd_item_t item; /* used for every item, because items are large */
 } list_t;
 
 static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
@@ -113,7 +113,7 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
     return rd_items_put(&list->out, &list->item);
 }
 
-/* Listed only so that the target's entry of the same name is not deleted. */
+/* Lists an entry that is not copied, so that the target's entry of the same name is not deleted. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
     return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is, 0);
@@ -254,7 +254,7 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         const char *rest = name + len + (len > 0);
         size_t step = strcspn(rest, "/");
 
-        if (!append(list, path, len, rest, step)) { /* then the name itself is too long */
+        if (!append(list, path, len, rest, step)) { /* too long; the error was reported */
             list->next++;
         } else if (rest[step]) {
             goes_on = list_above(list, path);

@@ -173,7 +173,8 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* The target already had the bytes up to `at`; those from `at` on were sent. */
+/* Reads the file again, and returns whether it still has the same content: the bytes before `at`,
+ * which the target already had, and those from `at` on, which were sent. */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];
@@ -197,9 +198,9 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Returns whether the file had, at some point, exactly the content that we sent. This is true of a
- * file that has only grown, such as a log, but timestamps do not show that, so the file is read
- * again. `check` is its digest if it was sent as a difference, or NULL. */
+/* Returns whether the file had, at some point, exactly the content that we sent. That is also true
+ * if it has only grown, like a log, but timestamps do not show that, so the file is read again.
+ * `check` is its digest if it was sent as a difference, otherwise NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
 {

@@ -23,12 +23,12 @@ typedef struct {
     rd_item_t item;
     rd_items_in_t in;
     FILE *to;
-    /* The entry that find has looked for last. */
+    /* The entry that `find` looked up most recently. */
     int parent;
     const char *name;
     struct stat is;
     bool has_target;
-    uint64_t changes[CHANGES]; /* how many of each were shown */
+    uint64_t changes[CHANGES]; /* number of changes shown, by kind */
     rd_deletions_t deletions;
 } show_t;
 
@@ -94,7 +94,7 @@ __attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_
 
 typedef enum { NOTHING, THERE, UNKNOWN } found_t;
 
-/* Looks for the entry that has the item's name. UNKNOWN: an error was reported. */
+/* Looks for the entry that has the item's name. Returns UNKNOWN if it has reported an error. */
 static found_t find(show_t *show, const char *path)
 {
     const char *special;

@@ -162,9 +162,9 @@ void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
         (void)EVP_Digest(text, (size_t)len, id, NULL, EVP_sha256(), NULL);
 }
 
-/* A user with write permission may still have the part open. On file systems without modes
- * everybody has that permission and could also replace the part, so there the permission proves
- * nothing. */
+/* A part that other users may write to does not count as ours, because they may still have it open.
+ * On a file system without modes, however, everybody may write to every file and directory, so
+ * there the part's mode is ignored. */
 bool rd_part_is_ours(int parent, const struct stat *is)
 {
     struct stat place;

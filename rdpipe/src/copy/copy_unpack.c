@@ -211,7 +211,8 @@ static job_t *new_job(unpack_t *unpack)
     return unpack->jobs ? rd_jobs_room(unpack->jobs) : NULL;
 }
 
-/* Called if a file has holes or more content than announced, and is then written directly. */
+/* Called if the file that is being collected has holes or more content than announced. It is then
+ * written directly. */
 static void ungather(unpack_t *unpack)
 {
     job_t *job = unpack->gathered;
@@ -333,7 +334,8 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
            rd_has_time(is, item);
 }
 
-/* Handles a KEEP item: the file's content is right, so at most its attributes are set. */
+/* Handles a KEEP item. The target already has the file's content, so only its mode, time and other
+ * attributes may need to be set. */
 static void keep_file(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -449,7 +451,8 @@ static void make_directory(unpack_t *unpack)
     rd_close(&fd);
 }
 
-/* Sets the attributes of a directory. Until then only we had access to the top of a new tree. */
+/* Sets the attributes of a directory that is complete. Until then, only we have access to the top
+ * of a new tree. */
 static void leave_directory(unpack_t *unpack, const rd_item_t *left,
                             const rd_attributes_t *attributes)
 {
@@ -487,7 +490,8 @@ static void take_leave(unpack_t *unpack)
     }
 }
 
-/* Removes an entry that an earlier copy has left in the new tree of --atomic, which only we use. */
+/* Removes an entry that an earlier copy has left in the new tree of --atomic. Nobody else uses that
+ * tree yet. */
 static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 {
     const rd_item_t *item = &unpack->item;
@@ -506,8 +510,8 @@ static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 
 /* ---- the end of a source ---- */
 
-/* Resets the owner and mode of the part, which may already be those of its source, because the next
- * copy resumes only parts of our own. */
+/* Resets the part's owner and mode, which may already be those of its source, because the next copy
+ * resumes only parts of our own. */
 static void keep_part(const rd_target_t *target)
 {
     struct stat is;

@@ -6,8 +6,9 @@
 
 /*
  * Digests of a file's content. All kinds skip pieces that are all zeros, so that holes need not be
- * read and a file has the same digest whether its zeros are stored or not. They cover the offset
- * and the bytes of each 256-KiB piece that contains a non-zero byte, and finally the file's length.
+ * read and a file has the same digest whether or not its zeros are stored. A digest covers the
+ * offset and the bytes of each 256-KiB piece that contains a non-zero byte, and then the file's
+ * length.
  *
  * XXH3 (128 bits, from libxxhash) is as fast as memory, but it is not a cryptographic hash. Each
  * copy therefore keys it with random bytes, so an attacker cannot prepare two files with the same

@@ -14,7 +14,7 @@ typedef struct {
     bool is_broken; /* a write has failed */
 } rd_items_out_t;
 
-/* `out` (may be NULL) is flushed before a read that may wait. */
+/* A stream of items to read. `out` (may be NULL) is flushed before any read that may wait. */
 typedef struct {
     int fd;
     rd_items_out_t *out;

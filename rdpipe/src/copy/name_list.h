@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* A list of names or paths. An empty one is {0}. */
+/* A list of names or paths. An empty list is {0}. */
 
 typedef struct {
     char **of;
     size_t count;
 } rd_names_t;
 
-/* Returns the array, which has `count` elements and may have moved, with room for one more. Returns
- * NULL if memory is exhausted. It doubles whenever the count is a power of two, so the array may
- * only be grown with this function, by one element at a time. */
+/* Makes room for one more element in an array of `count`. Returns the array, which may have moved,
+ * or NULL if memory is exhausted. The array doubles when its count is a power of two, so it may be
+ * grown only with this function, one element at a time. */
 static inline void *rd_with_room(void *of, size_t count, size_t bytes)
 {
     return count & (count - 1) ? of : reallocarray(of, count > 0 ? 2 * count : 1, bytes);

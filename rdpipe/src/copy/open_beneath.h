@@ -18,7 +18,7 @@ typedef struct {
 } rd_beneath_t;
 
 void rd_beneath_open(rd_beneath_t *beneath_p, int top);
-/* Every look-up fails from then on. */
+/* Closes the directory of the most recent path, but not `top`. Every later look-up fails. */
 void rd_beneath_close(rd_beneath_t *beneath);
 
 /* Returns the directory that holds `path` (not "") and sets *name_p to the last name of the path,

@@ -13,15 +13,15 @@
  * threads share two rings.
  *
  * session/strands.h describes what each connection carries, and what happens when one dies. The
- * link closes cleanly only when all bytes up to END have arrived. If the last connection dies
+ * link closes cleanly only when all bytes up to END have arrived; if the last connection dies
  * before that, the link has failed. Unless the stream fails, both sides close the link only after
- * the frame DONE, with which the consumer confirms that it has accepted everything. So data that a
+ * the frame DONE, with which the consumer confirms that it has accepted everything, so data that a
  * connection loses after that need not be sent again.
  */
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
-/* The maximum for a hop, which depends on the limit on open files. */
+/* Returns the maximum number of streams in a hop, which depends on the limit on open files. */
 unsigned rd_streams_max(void);
 
 typedef struct {
@@ -38,7 +38,7 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
  * and the session from then on, even on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* The numbers of live connections, and of those that have carried bytes of a stream. */
+/* Return the number of live connections, and of those that have carried bytes of a stream. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);
 

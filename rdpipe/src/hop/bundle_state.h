@@ -26,8 +26,8 @@ typedef struct {
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
 
-/* These members are written before the thread starts and read by both threads: `link`, `event`,
- * `wake`, the rings and their sizes, and `most`. */
+/* `link`, `event`, `wake`, the rings and their sizes, and `most` are written before the thread
+ * starts, and read by both threads. */
 typedef struct {
     bw_link_t link; /* must be first: a bw_link_t pointer is cast to this type */
     pthread_t thread;

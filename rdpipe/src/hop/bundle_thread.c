@@ -183,7 +183,8 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Also wakes the user if what the user is waiting for has happened. */
+/* Publishes the new positions, and wakes the user if the bytes or the room that the user is waiting
+ * for are there. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -216,7 +217,7 @@ static void publish(rd_bundle_t *bundle)
         (void)eventfd_write(bundle->event, 1);
 }
 
-/* At the end of a period, decides whether to use more or fewer connections. */
+/* At the end of a period, decides whether to use more connections or fewer. */
 static void adjust(rd_bundle_t *bundle)
 {
     int64_t now = rd_now_ms();

@@ -185,7 +185,8 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
 
 /* ---- common parts of the carriers ---- */
 
-/* An immediate carrier (BW_CAP_IMMEDIATE) has reached the state already or never will. */
+/* Waits until the link reaches the state. With an immediate carrier (BW_CAP_IMMEDIATE) there is
+ * nothing to wait for: the link has already reached the state, or never will. */
 static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t deadline,
                   rd_why_t *why)
 {

@@ -163,7 +163,8 @@ typedef struct {
     rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
-/* If one fails, the producer sees that this carrier is not available. */
+/* If a listener cannot be opened, the producer will see in the offer that its carrier is not
+ * available. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     rd_why_t ignored;
@@ -192,7 +193,8 @@ static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offe
     }
 }
 
-/* Returns the address's length, or 0 if the carrier is not available there. */
+/* Reads a carrier's address and token from the offer. Returns the address's length, or 0 if the
+ * consumer does not have the carrier. */
 static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {
@@ -356,7 +358,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
     if (!peers)
         return rd_because(why, "out of memory");
     do {
-        rd_proved_drop(&proved); /* the peer wants to join an earlier hop */
+        rd_proved_drop(&proved); /* this peer wants to join an earlier hop */
         done =
             rd_peers_await(peers, stop, deadline, &proved, why) &&
             rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
@@ -449,7 +451,7 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* A consumer of an older version offers at most 16. */
+/* Returns how many streams to use. A consumer of an older version offers at most 16. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {
     uint32_t most = (uint32_t)bw_least(le32toh(offer->streams), rd_streams_max());

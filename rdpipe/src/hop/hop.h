@@ -46,7 +46,9 @@ typedef struct {
     uint32_t block;    /* maximum bytes of the stream in a frame: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
     int zstd; /* the level of the producer's compression, or 0 if none; not sent to the peer */
-    unsigned streams; /* over tcp: the producer's number or the consumer's limit; 0: auto or any */
+    /* Over tcp: the producer's number of streams, or 0 for auto; the consumer's limit, or 0 for
+     * none. */
+    unsigned streams;
     /* Congestion control in the producer's kernel, for tcp; NULL for its default. */
     const char *congestion;
 } rd_terms_t;
@@ -87,7 +89,7 @@ typedef struct {
     const char *peer; /* its name for error messages */
     /* Time limit for one attempt; it starts at `awaited_until` if that is later. */
     int64_t attempt_ms;
-    int64_t connect_ms; /* how much of `attempt_ms` connecting may take; 0: all of it */
+    int64_t connect_ms; /* how much of `attempt_ms` connecting may take, or 0 for all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
     /* Before this time, it is not an error if no consumer is listening there; if this is 0, it is
      * always an error. */

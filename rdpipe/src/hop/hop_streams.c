@@ -20,7 +20,7 @@ struct rd_joiners {
     unsigned count, wanted;
     _Atomic unsigned begun; /* how many streams the producer's threads have begun to join */
     int stop;               /* an eventfd */
-    int listener;           /* the consumer's duplicate of its listener; -1: this is the producer */
+    int listener;           /* the consumer's duplicate of its listener, or -1 at the producer */
     struct sockaddr_storage to;
     socklen_t to_len;
     bw_link_t *link;

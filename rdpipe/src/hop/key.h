@@ -5,8 +5,8 @@
 #include "text.h"
 
 /*
- * The secret of one hop. All cryptography comes from libcrypto. As far as rdpipe can control it, a
- * key never appears on a command line, in a log or in a core dump.
+ * The secret key of a hop. All cryptography comes from libcrypto. As far as rdpipe can control it,
+ * a key never appears on a command line, in a log or in a core dump.
  */
 
 #define RD_KEY_BYTES 32u

@@ -15,8 +15,9 @@
 #define GRACE_MS 1000
 /* Maximum number of connections accepted in a row; in between, the connected peers are served. */
 #define ACCEPTS_MAX 16
-/* How long the listener is not polled if this process or its host has no descriptor for a peer. The
- * peer stays in the listener's queue, so each poll would return immediately. */
+/* How long the listener is not polled after accept4 has failed because this process or its host has
+ * no free descriptor. The peer stays in the listener's queue, so each poll would return
+ * immediately. */
 #define REST_MS 100
 
 void rd_proved_drop(rd_proved_t *proved)
@@ -64,7 +65,7 @@ struct rd_peers {
     size_t count, most;
     unsigned turned_away;
     int64_t rests_until_ms;
-    int error; /* errno of the last accept4 if it found no descriptor, else 0 */
+    int error; /* errno of the last accept4 if no descriptor was free, otherwise 0 */
 };
 
 static void remove_at(rd_peers_t *peers, size_t i)
@@ -119,7 +120,7 @@ static bool rests(const rd_peers_t *peers)
     return rd_left_ms(peers->rests_until_ms) > 0;
 }
 
-/* Considers only the oldest candidate, because no other one is dropped sooner. */
+/* Considers only the oldest candidate, because it is the next one to be dropped. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

@@ -9,9 +9,8 @@
 #include "text.h"
 
 /*
- * Non-blocking sockets. Except to look up the address of a host, no call waits beyond its deadline
- * (a time of rd_now_ms), or after the descriptor `stop` (-1 if none) has become readable because
- * the caller wants to stop.
+ * Non-blocking sockets. Apart from host name look-ups, every call returns at its deadline (a time
+ * as returned by rd_now_ms), or when the descriptor `stop` (-1 if none) becomes readable.
  */
 
 typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
@@ -26,7 +25,7 @@ bool rd_await(int fd, short events, int stop, int64_t deadline, rd_why_t *why);
 bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
                uint16_t *port_p, rd_why_t *why);
 
-/* Connects. If no process listens there, tries again until `patient_until`. */
+/* Connects. If no process is listening there, tries again until `patient_until`. */
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why);
 
@@ -43,7 +42,8 @@ unsigned rd_round_trip_ms(int fd);
 /* Returns the first line of a file in /proc or /sys, or "" if there is none. */
 const char *rd_kernel_line(const char *path, char *text, size_t bytes);
 
-/* NULL leaves the kernel's default. Fails if the kernel does not have the named one. */
+/* Sets a socket's congestion control; NULL leaves the kernel's default. Fails if the kernel does
+ * not have the named algorithm. */
 bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream_count.h"
 
-/* How many periods pass after a failed trial before the next; each failure doubles them. */
+/* How many periods pass between a failed trial and the next one; doubled by each failure. */
 #define HOLD 8u
 #define HOLD_MAX 64u
-/* For how many periods a loss counts. At a loss rate of 0.001 % losses are rare, but they still
- * limit a stream. */
+/* For how many periods a loss is remembered. At a loss rate of 0.001 % losses are rare, but they
+ * still limit a stream. */
 #define LOSSY 32u
 
 /* A trial has to increase the throughput by a tenth. */

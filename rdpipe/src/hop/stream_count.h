@@ -24,17 +24,17 @@
 typedef struct {
     uint64_t acked;                /* bytes that the peer has acknowledged */
     uint32_t sent, resent;         /* segments; these two wrap */
-    uint32_t rtt_us, least_rtt_us; /* the smoothed round-trip time and the shortest; 0: unknown */
+    uint32_t rtt_us, least_rtt_us; /* smoothed and shortest round-trip time, or 0 if unknown */
     uint64_t busy_us;              /* time with data to send */
-    uint64_t limited_us;           /* the part of it in which a socket buffer was full */
+    uint64_t limited_us;           /* how much of busy_us was spent with a full socket buffer */
 } rd_tcp_t;
 
 /* One period over all streams of a hop. */
 typedef struct {
     int64_t ms;
     uint64_t acked, sent, resent;
-    uint32_t rtt_us;       /* that of the fastest stream that sent anything; 0: none did */
-    uint32_t least_rtt_us; /* the shortest that any stream has ever seen; 0: unknown */
+    uint32_t rtt_us;       /* shortest of the streams that sent anything, or 0 if none did */
+    uint32_t least_rtt_us; /* shortest that any stream has ever seen, or 0 if unknown */
     uint64_t busy_us, limited_us;
     unsigned live;  /* how many streams there are */
     bool is_hungry; /* there was more to send than was sent */
@@ -45,7 +45,7 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
 
 typedef struct {
     unsigned use;
-    unsigned fewer; /* how many streams were in use before the current trial; 0: there is none */
+    unsigned fewer; /* how many streams were in use before the current trial, or 0 if no trial */
     bool is_for_loss, was_poor; /* losses caused the trial; its first period showed no gain */
     double before;              /* the throughput before the trial */
     unsigned hold, holds;       /* periods until the next trial, and after the next failure */
@@ -54,8 +54,8 @@ typedef struct {
 
 rd_stream_count_t rd_stream_count_of(unsigned first);
 
-/* Returns the number of streams to use from now on. It may be larger than the number of streams
- * that there are. */
+/* Returns the number of streams to use from now on, which may exceed the number of streams that
+ * exist. */
 unsigned rd_stream_count_step(rd_stream_count_t *count, const rd_period_t *period);
 
 #endif

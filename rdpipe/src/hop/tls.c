@@ -24,8 +24,8 @@ struct rd_tls {
 
 /* ---- the handshake ---- */
 
-/* The key serves both suites, because they have the same digest. AES is used only if both sides
- * prefer it. */
+/* The same key works with both cipher suites, because they use the same digest. AES is chosen only
+ * if both sides prefer it. */
 static bw_tls_terms_t terms_of(const rd_key_t *key, bool is_server, bool prefers_aes)
 {
     bw_tls_terms_t terms = {

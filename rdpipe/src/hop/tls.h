@@ -42,8 +42,8 @@ const char *rd_tls_error(const rd_tls_t *tls);
 /* Returns why a record was invalid, as a string literal, or NULL if none was. */
 const char *rd_tls_reason(const rd_tls_t *tls);
 
-/* These wait until the handshake is complete, or until exactly `len` bytes are transferred. If one
- * returns false, *result_p (may be NULL) is the cause. */
+/* These wait until the handshake is complete, or until exactly `len` bytes are transferred. If
+ * rd_tls_connect returns false, *result_p (may be NULL) is the cause. */
 bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
                     rd_why_t *why);
 bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t deadline,
@@ -51,7 +51,7 @@ bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t de
 bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int64_t deadline,
                       rd_why_t *why);
 
-/* ---- many bytes, after the handshake ---- */
+/* ---- bulk data, after the handshake ---- */
 
 /* Allows many records to be received at once. */
 void rd_tls_stream(rd_tls_t *tls);

@@ -209,8 +209,8 @@ static char *file_of(const char *word, rd_why_t *why)
     return file;
 }
 
-/* Starts a cat process that opens the FIFO. open blocks until the other end of a FIFO is opened as
- * well. cat can be killed while it waits, but the agent could not interrupt its own wait. */
+/* Starts a cat process that opens the FIFO, because open blocks until another process opens the
+ * other end. A waiting cat can be killed, but the agent could not interrupt its own wait. */
 static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
 {
     char *command;
@@ -321,8 +321,8 @@ static void start(agent_t *agent)
 
 /* ---- messages from rdpipe ---- */
 
-/* Returns 0 if the line has no valid number of this name, and then clears *done_p, unless it is
- * NULL because the number may be missing. */
+/* Returns the number with this name. If the line has no valid one, returns 0 and clears *done_p,
+ * which is NULL if the number may be missing. */
 static uint64_t number_of(const char *line, const char *name, uint64_t max, bool *done_p)
 {
     uint64_t number = 0;
@@ -508,7 +508,8 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
-/* A dropped receiver's command must not mistake what it has received for the complete stream. */
+/* Kills the command of a receiver that was dropped, so that the command does not mistake what it
+ * has received for the complete stream. */
 static void look_at_drop(agent_t *agent)
 {
     if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
@@ -644,7 +645,7 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     /* rdpipe forwards the signals that a terminal sends to every process in the foreground. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
-    /* sshd sends it when the connection is lost, in which case the channel also closes. */
+    /* sshd sends SIGHUP when the connection is lost, in which case the channel also closes. */
     (void)signal(SIGHUP, SIG_IGN);
     if (!rd_guard_start(&agent->guard, why))
         return false;
@@ -668,7 +669,7 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* Called when the channel has closed and nothing can be reported any more. */
+/* Call this when the channel has closed, so nothing can be reported any more. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;

@@ -16,7 +16,7 @@
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
 
-/* The arguments of a command, and room for the text of those that are composed here. */
+/* A command's arguments, and memory for the text of those that are composed here. */
 typedef struct {
     const char *word[WORDS_MAX + 1];
     size_t count;
@@ -104,7 +104,7 @@ static void make_words(words_t *words, const char *host, const rd_ssh_t *ssh, rd
     add(words, "-oServerAliveInterval=5");
     add(words, "-oServerAliveCountMax=6");
     add(words, "-oClearAllForwardings=yes");
-    /* A RemoteCommand in ~/.ssh/config would make ssh refuse the command. */
+    /* With a RemoteCommand in ~/.ssh/config, ssh would otherwise refuse our command. */
     add(words, "-oRemoteCommand=none");
     if (share != RD_SHARE_NO) {
         add(words, share == RD_SHARE_MASTER ? "-oControlMaster=yes" : "-oControlMaster=no");

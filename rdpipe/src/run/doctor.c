@@ -29,7 +29,8 @@
 #define FLAGS_BYTES 8192 /* the line of a processor's features has about 2,000 bytes */
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
 
-/* NOTE: speed or a feature is missing. FAILED: pipelines cannot run. */
+/* NOTE means that pipelines run, but more slowly or without some feature; FAILED means that they
+ * cannot run. */
 typedef enum { FINE, NOTE, FAILED } state_t;
 
 typedef struct {

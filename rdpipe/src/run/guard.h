@@ -18,7 +18,7 @@ typedef struct {
         int input; /* its copy of the write end of the group's standard input, or -1 if none */
     } of[RD_GUARD_GROUPS_MAX];
     size_t count;
-    char path[RD_GUARD_PATH_BYTES]; /* "": none */
+    char path[RD_GUARD_PATH_BYTES]; /* the directory to remove, or "" if none */
 } rd_known_t;
 
 /*

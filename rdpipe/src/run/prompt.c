@@ -53,7 +53,8 @@ static void end(int sig)
     is_ended = 1;
 }
 
-/* ssh was told to ignore the terminal's signals, but we must turn the echo back on. */
+/* We have inherited from ssh that the terminal's signals are ignored, but we must catch them in
+ * order to turn the echo back on. */
 static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE};

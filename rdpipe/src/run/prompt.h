@@ -11,8 +11,8 @@
  * our processes (SSH_ASKPASS), and a lock on the terminal makes these processes ask one at a time.
  */
 
-/* Call this in a child that becomes ssh. Makes ssh ask through rdpipe if there is a terminal and
- * the user has not set SSH_ASKPASS_REQUIRE to choose otherwise. */
+/* Call this in a child process that is about to become ssh. Makes ssh ask through rdpipe if there
+ * is a terminal and the user has not set SSH_ASKPASS_REQUIRE to choose otherwise. */
 void rd_prompt_by_us(const char *host);
 
 /* Returns whether ssh started this process to ask the user. */

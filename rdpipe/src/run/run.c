@@ -78,7 +78,7 @@ static void step(rd_run_t *run)
     rd_run_connect(run);
     for (size_t i = 0; i < rd_run_count(run); i++) {
         have_hello &= run->of[i].has_hello;
-        if (i > 0) /* nothing connects to the first */
+        if (i > 0) /* the first segment has no incoming hop, so it does not listen */
             have_port &= run->of[i].has_port;
         are_ready &= run->of[i].is_ready;
     }
@@ -147,8 +147,8 @@ static void turn(rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++) {
         if (polled[i + 1].revents)
             rd_run_listen(run, i);
-        /* The agent will still send a status that gives the reason, so wait until the channel
-         * closes. */
+        /* Wait until the channel closes, because until then the agent may still send a status that
+         * gives the reason. */
         if (run->of[i].channel.from.has_ended && !run->of[i].is_lost &&
             run->of[i].channel.pid > 0 && rd_channel_reap(&run->of[i].channel))
             rd_run_take_loss(run, i);
@@ -248,8 +248,8 @@ static int status_of(const rd_run_t *run)
     return status;
 }
 
-/* Signals that are ignored when we start must stay ignored, as nohup requires, so they are left
- * out: a signalfd would report them. */
+/* Signals that are ignored when we start must stay ignored, as nohup requires. They are left out
+ * here because a signalfd would report them. */
 static void set_signals(sigset_t *set_p)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};

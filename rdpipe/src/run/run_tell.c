@@ -58,7 +58,8 @@ static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
 }
 
-/* A file counts as well, because it may be /dev/stdin or /dev/stdout. */
+/* Returns which standard streams the node's agent needs. An agent for a file gets both, because the
+ * file may be /dev/stdin or /dev/stdout. */
 static unsigned needs_of(const rd_run_t *run, size_t i)
 {
     switch (run->chain->of[i].work) {
@@ -156,7 +157,8 @@ static void add_key(rd_line_t *line, const rd_key_t *key)
     rd_wipe(hex, sizeof hex);
 }
 
-/* There is one in front of each receiver, the last segment, and the standard output after it. */
+/* Returns whether node i has the buffer of --buffer: each receiver, the last segment, and our
+ * standard output after it have one. */
 static bool has_buffer(const rd_run_t *run, size_t i)
 {
     const rd_node_t *of = run->chain->of;

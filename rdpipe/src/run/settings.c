@@ -4,7 +4,7 @@
 
 #include "run.h"
 
-/* rd_cli_t is the first member of rd_settings_t. */
+/* The cast in this function is valid because rd_settings_t begins with rd_cli_t. */
 static void add_ssh(rd_cli_t *cli, const rd_option_t *option, const char *value)
 {
     rd_ssh_t *ssh = &((rd_settings_t *)cli)->ssh;
@@ -74,7 +74,7 @@ int rd_end_by(int sig)
     return 128 + sig;
 }
 
-/* With status 127 the shell has already reported that the command does not exist. */
+/* A shell exits with 126 or 127 if it cannot run a command, in this case rdcp. */
 int rd_copy_status(const rd_cli_t *cli, int status)
 {
     if (status == 126 || status == 127) {

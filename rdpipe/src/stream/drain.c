@@ -129,7 +129,8 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
 
 /* ---- DATA ---- */
 
-/* Called again, this does nothing, so that exactly the bytes that were checked are written. */
+/* Decompresses the first frame, after copying its payload if the peer can still change it. Once the
+ * frame has been checked this does nothing, so that exactly the checked bytes are written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (drain->is_checked)
@@ -412,7 +413,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* An existing file must not be lost if the pipeline fails before the first bytes arrive. */
+/* Truncates an output file only now, so that its old content is not lost if the pipeline fails
+ * before the first bytes arrive. */
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
@@ -533,8 +535,8 @@ static void wait_for_work(drain_t *drain)
          .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
-    /* After END nothing more is read from this hop, so it is not polled: after a ping or a close,
-     * every wait would return immediately. */
+    /* After END nothing more is read from this hop, so it is not polled; otherwise every wait would
+     * return immediately after a ping or a close. */
     drain->from->wants = 0;
     rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
                     polled, 2, TICK_MS);
@@ -580,7 +582,8 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
-    /* An output that could not be opened does not count as a reader that has closed. */
+    /* If the output could not be opened, `stop` is set and there is no output. That is a fault and
+     * must not look as if the reader had closed. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     close_buffer(&drain);

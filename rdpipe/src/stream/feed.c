@@ -182,7 +182,8 @@ static bool say_end(feed_t *feed)
 
     if (!feed->has_ended || feed->has_said_end)
         return false;
-    /* Checked last, because a process that was killed to stop the stream has ended its output. */
+    /* `stop` must be checked last: if the input has ended because its process was killed, `stop`
+     * was set before, and the stream is not complete. */
     if (atomic_load(&feed->transfer->stop))
         return false;
     feed->has_said_end = rd_stream_say(feed->to, &end, NULL);

@@ -27,8 +27,8 @@
  *     ABORT  the stream ends here and is incomplete; value: rd_abort_t; payload: why, as text
  *     PING   a keep-alive message
  *
- * The peer can still change the bytes that are read, so rd_frame_parse copies the header before it
- * checks it.
+ * The peer may be able to change the bytes while they are being read, so rd_frame_parse copies the
+ * header before it checks it.
  */
 
 #define RD_FRAME_BYTES 24u

@@ -126,7 +126,8 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
-/* The ID stays the same after a reboot, although the number of the device may change. */
+/* Writes an ID of the output file that survives a reboot. It is made from the inode number and the
+ * creation time, because the device number may change. */
 static bool identify(int output, char is[RD_RESUME_FILE])
 {
     struct statx stat;
@@ -217,7 +218,8 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
     return true;
 }
 
-/* Bytes after a complete stream are not part of it, and are kept. */
+/* Truncates the output to the recorded bytes of the stream, and seeks to their end. Bytes after a
+ * complete stream are not part of it, so they are kept. */
 static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
 {
     off_t at = (off_t)(resume->base + resume->bytes);

@@ -24,11 +24,11 @@
 
 typedef struct {
     const char *file;
-    char id[RD_RESUME_ID];       /* "": none yet */
+    char id[RD_RESUME_ID];       /* "" if none yet */
     uint64_t base;               /* where the stream begins in the input or output */
     uint64_t bytes;              /* how many of its bytes the output has */
-    char output[RD_RESUME_FILE]; /* of a consumer: the file that the stream is written to */
-    bool is_whole;               /* of a consumer: the output has the complete stream */
+    char output[RD_RESUME_FILE]; /* consumer: identifies the file that the stream is written to */
+    bool is_whole;               /* consumer: the output has the complete stream */
     bool is_doubtful; /* the output has lost bytes; remembered here because the system reports that
                          only once */
 } rd_resume_t;

@@ -127,7 +127,8 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* If there are unexamined bytes, the delay is on our side, for example because of a slow disk. */
+/* Returns whether bytes have arrived since the last check. If so, the peer is not silent: we are
+ * late in reading, for example because of a slow disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};
