@@ -19,7 +19,7 @@
 #define UP ((uint64_t)64 << 10)
 #define BYTES ((uint64_t)48 << 20)
 
-static bool encrypts; /* in the current case */
+static bool encrypts; /* whether the current case encrypts */
 
 /* Two links, and the test's own descriptors of the connections between them. */
 typedef struct {
@@ -365,7 +365,7 @@ static void the_descriptors_bound_the_streams(void)
 
 static void the_kernel_counts(void)
 {
-    static const uint8_t bytes[16384]; /* which the kernel buffers */
+    static const uint8_t bytes[16384]; /* few enough that the kernel buffers them all */
     static uint8_t got[sizeof bytes];
     int64_t deadline = rd_now_ms() + LONG_MS;
     int ends[2], event = eventfd(0, 0);

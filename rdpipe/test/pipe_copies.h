@@ -22,7 +22,7 @@
 #define HAD "had"
 #define PACKED "packed"
 
-/* Small files that take longer than this are read or written in parallel. */
+/* If small files take this many microseconds or more, they are read or written in parallel. */
 static unsigned beside_us;
 
 static inline rd_copy_t copy_of(const char *path)

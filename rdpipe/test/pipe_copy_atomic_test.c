@@ -375,7 +375,7 @@ static void items_that_lie(void)
         CHECK(was_said(lies[i].said));
         CHECK(is_state_unchanged());
     }
-    /* Only in a new tree may items remove something immediately. */
+    /* Items may remove something immediately only in a new tree. */
     target.atomic = false;
     items[1] = (rd_item_t){.kind = RD_ITEM_DELETE, .path = "mine", .has = RD_HAS_PART};
     put_items(items, 3);
@@ -383,7 +383,7 @@ static void items_that_lie(void)
     CHECK(was_said("asks to remove 'mine', but there is no new tree") && is_state_unchanged());
 }
 
-/* An entry created by another user has the name that the old tree would get. */
+/* Another user has created an entry with the name that the old tree would get. */
 static void what_has_the_name_of_the_old_tree(void)
 {
     CHECK_IN(begin());

@@ -10,7 +10,7 @@
 #define MANY 520
 #define MORE (MANY - FEW)
 
-/* Returns -1 if calls cannot be counted on this system. */
+/* Returns how many system calls the part makes, or -1 if this system does not let us count them. */
 static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
 {
     long stops = 0, signal = 0;
@@ -106,15 +106,15 @@ static void a_file_of_a_tree_that_is_there(void)
     for (int preserve = 0; preserve < 2; preserve++) {
         CHECK_IN(fresh());
         CHECK(make_files("one") && run("mkdir to-few to-many"));
-        CHECK_CALLS(tenths_for(unpack, "to", preserve), 8); /* new ones */
+        CHECK_CALLS(tenths_for(unpack, "to", preserve), 8); /* new files */
         CHECK(run("diff -r few to-few && diff -r many to-many"));
         CHECK(make_files("another"));
-        CHECK_CALLS(tenths_for(unpack, "to", preserve), 8); /* changed ones */
+        CHECK_CALLS(tenths_for(unpack, "to", preserve), 8); /* changed files */
         CHECK(run("diff -r few to-few && diff -r many to-many"));
     }
 }
 
-/* Root keeps the owner of a file that it replaces. */
+/* If root replaces a file, the new file keeps the owner of the old one. */
 static void a_file_of_another_user(void)
 {
     beside_us = UINT_MAX;

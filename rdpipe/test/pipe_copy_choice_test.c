@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests what users can select for a copy: patterns, the names of --files-from, one file system. */
+/* Tests how users select what is copied: with patterns, with the names of --files-from, and with
+ * --one-file-system. */
 #include "pipe_copies.h"
 
 #include <sched.h>
@@ -184,7 +185,7 @@ static void only_what_is_named(void)
     source.recursive = true;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./dir ./dir/a ./dir/b ./dir/deep ./dir/deep/c ./other ./other/e "));
-    /* NULs, a newline in a name, and patterns. */
+    /* Names that end with a NUL, a newline in a name, and a pattern. */
     CHECK(run("rm -r to && printf 'with\\nnewline\\0dir/b\\0other/e\\0' >names"));
     CHECK(read_names(true, &why));
     source.excluded = (const char *const[]){"other/"};
@@ -237,7 +238,7 @@ static void names_that_lead_out(void)
     CHECK(was_said("from/one: is a file, but --files-from names paths below it"));
 }
 
-/* Each part itself checks the names that rdcp passes to it, although rdcp has already done so. */
+/* Each part checks the names that rdcp passes to it, although rdcp has already checked them. */
 static void documents_that_are_damaged(void)
 {
     static const char *const documents[] = {"0:../x\n", "0:a\n5:b\n", "a\n",    "0:%zz\n",

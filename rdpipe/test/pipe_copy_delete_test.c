@@ -155,7 +155,7 @@ static void nothing_after_an_error_at_the_target(void)
     CHECK(is_there("to/old") && is_there("to/one/file"));
 }
 
-/* A stream that was interrupted has no END item. */
+/* A stream that is interrupted ends without an END item. */
 static void nothing_without_the_end_of_the_stream(void)
 {
     struct stat is;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests copies of changed files, which are sent as differences, and what each end does if the other
- * one does not support that or sends wrong data. */
+/* Tests copies of changed files, which are sent as differences, and how each side behaves if the
+ * other one does not support that or sends wrong data. */
 #include "pipe_copies.h"
 
 #include "copy/blocks.h"
 #include "copy/copy_delta.h"
 
-#define DIGEST_AT 40 /* of an item */
+#define DIGEST_AT 40 /* offset of the digest in an item */
 #define KERNEL_AT (DIGEST_AT + 2)
-#define FAST_SHA256 16 /* in byte 0 of the terms: offered; in byte 1: accepted */
+#define FAST_SHA256 16 /* offered in byte 0 of the terms, and accepted in byte 1 */
 
 /* The first item of a stream is the START of its only source. */
 static void read_terms(const char *stream, uint8_t terms[RD_DIGEST_BYTES])
@@ -92,7 +92,8 @@ static void what_is_the_same_is_not_written(void)
     CHECK(stat("to", &is) == 0 && is.st_ino == was.st_ino);
 }
 
-/* On the same host files are sent in full, because memory is faster than a disk. */
+/* If both sides are on the same host, files are sent in full, because memory is faster than a
+ * disk. */
 static void within_a_host_files_go_whole(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -397,7 +398,7 @@ static void a_target_that_lies(void)
     CHECK_EQ(pack_names(true, 2048, names, sizeof names - 1, &file), RD_COPY_FAILED);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         CHECK_EQ(pack_names(true, sizes[i], names, sizeof names, &file), RD_COPY_FAILED);
-    names[2 * RD_BLOCK_NAME_BYTES] = 1; /* twice */
+    names[2 * RD_BLOCK_NAME_BYTES] = 1; /* this block is named twice */
     CHECK_EQ(pack_names(true, 2048, names, sizeof names, &file), RD_COPY_FAILED);
     names[2 * RD_BLOCK_NAME_BYTES] = 0;
     CHECK_EQ(pack_names(true, 2048, names, sizeof names, &file), RD_COPY_FAILED);
@@ -447,7 +448,7 @@ static void a_search_that_is_in_vain_ends(void)
     int64_t began = now_ms();
     rd_why_t why;
 
-    for (uint32_t i = 0; i < 20000; i++) { /* the sum of zeros */
+    for (uint32_t i = 0; i < 20000; i++) { /* with the weak sum of zeros, but a different digest */
         memcpy(names + i * RD_BLOCK_NAME_BYTES, &i, sizeof i);
         memcpy(names + i * RD_BLOCK_NAME_BYTES + 8, &i, sizeof i);
         names[i * RD_BLOCK_NAME_BYTES + 23] = 1;

@@ -8,7 +8,7 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
-static bool is_over_quota; /* parts are on a network file system without room for them */
+static bool is_over_quota; /* parts are on a network file system on which we are over quota */
 
 /* Behaves like such a file system: the write succeeds, and the close reports that it has failed. */
 int close(int fd)
@@ -39,7 +39,7 @@ int fstatfs(int fd, struct statfs *is_p)
     return (int)status;
 }
 
-/* The change that another copy makes to the part just before the next lock is taken. */
+/* The name to which another copy renames "new" just before the next lock is taken, or NULL. */
 static const char *new_part;
 
 int flock(int fd, int operation)
@@ -473,7 +473,7 @@ static void a_tree_of_another_user_is_not_resumed(void)
     }
 }
 
-/* A part that already had its source's owner could not be resumed. */
+/* If the part of an incomplete tree already had its source's owner, it could not be resumed. */
 static void a_tree_that_is_not_whole_stays_ours(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests what a copy preserves of files in addition to their content, what it leaves out, and what
- * it need not read. */
+/* Tests which attributes of files a copy preserves, which files it leaves out, and which it need
+ * not read. */
 #include "pipe_copies.h"
 
 #include <endian.h>
@@ -67,7 +67,7 @@ static void owners_are_kept_by_root(void)
     CHECK(run("cd from && stat -c '%n %u %g %a %y' . * >../a; cd ../to && stat -c '%n %u %g %a %y' "
               ". * >../b; cmp ../a ../b"));
     CHECK(run("rm -r to"));
-    CHECK_EQ(copy_all(source, target), 0); /* to new ones */
+    CHECK_EQ(copy_all(source, target), 0); /* to new files */
     CHECK(run("cd to && stat -c '%n %u %g %a %y' . * | cmp - ../a"));
 }
 
@@ -83,7 +83,7 @@ static void a_file_that_is_there_keeps_its_owner(void)
               "chmod 6640 to"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("cmp from to && test \"$(stat -c '%u %g %a' to)\" = '54321 54322 640'"));
-    source.preserve = target.preserve = true; /* as the source, except for its owner */
+    source.preserve = target.preserve = true; /* preserves the mode, but not the owner */
     CHECK(run("echo newer >from"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("test \"$(stat -c '%u %a' to)\" = '0 644'"));
@@ -348,7 +348,7 @@ static void files_of_the_same_size_and_time_are_not_read(void)
     CHECK(run("printf TEXT >to/two")); /* with a different time */
     CHECK_EQ(copy_all(source, target), 0);
     CHECK_EQ(bytes_and_files_packed(&kept, &left_out), 4);
-    CHECK_EQ(kept, 1); /* its mode is set */
+    CHECK_EQ(kept, 1); /* only its mode is set */
     CHECK_EQ(left_out, 1);
     CHECK(holds("to/one", "TEXT") && holds("to/two", "text"));
     CHECK(run("test $(stat -c %a to/one) = 640"));

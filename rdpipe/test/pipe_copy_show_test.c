@@ -89,7 +89,7 @@ static void a_file_and_a_new_tree(void)
     CHECK_EQ(dry_run(), 0);
     CHECK(is_shown("new ./ (directory)\nnew dir/ (directory)\nnew dir/one (2 bytes)\n"));
     CHECK(!is_there("to") && !is_there(".to.rdcp-part"));
-    /* Into a directory, and with a part. */
+    /* Copy into a directory that contains a partial copy. */
     CHECK(run("mkdir -p to/.from.rdcp-part/dir && chmod 700 to/.from.rdcp-part && "
               "echo long >from/dir/two && printf lo >to/.from.rdcp-part/dir/.two.rdcp-part && "
               "chmod 600 to/.from.rdcp-part/dir/.two.rdcp-part"));
@@ -133,8 +133,7 @@ static void hard_links(void)
     CHECK(is_shown("changed c (hard link to a)\n"));
 }
 
-/* An action that would fail already counts as an error in the dry run, and then no deletions are
- * shown. */
+/* If the copy would fail, so does the dry run, which then shows no deletions. */
 static void what_cannot_be_done(void)
 {
     CHECK_IN(begin());

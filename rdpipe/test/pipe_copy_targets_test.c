@@ -178,7 +178,7 @@ static void a_target_that_lies(void)
     target[1].deletes = target[2].deletes = true;
     put_items(items, 5);
     CHECK(rename(PACKED, LISTED) == 0);
-    CHECK_EQ(have(&target[1]), RD_COPY_FAILED); /* an earlier part sends it for this target */
+    CHECK_EQ(have(&target[1]), RD_COPY_FAILED); /* an earlier part must not send this request */
     put_items(items, 5);
     CHECK_EQ(unpack(&target[2]), 0);
     CHECK(is_there("to1/mine") && is_there("to2/mine"));

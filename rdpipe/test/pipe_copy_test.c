@@ -375,7 +375,7 @@ static void a_coarse_time_is_that_of_the_source(void)
         CHECK(bytes_read > 0);
         time_step_ns = 0;
     }
-    /* Where finer times can be stored, a coarse one is a different time. */
+    /* If the file system can store finer times, a coarse time counts as different. */
     CHECK(run("touch -d '2001-02-03 04:05:07Z' to"));
     bytes_read = 0;
     CHECK_EQ(have(&target), 0);
@@ -451,12 +451,12 @@ static void what_a_part_notes_is_not_read_again(void)
 {
     CHECK_IN(resume_after("true", true));
     CHECK_IN(resume_after("touch from", false));
-    /* This is the situation after a reboot of the system. */
+    /* A part without its note; after a reboot, a note would be ignored. */
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
-/* The part of an incomplete tree stays writable, whatever the mode of its source is, so that the
- * next copy can complete it. */
+/* The part of an incomplete tree stays writable, whatever its source's mode is, so that the next
+ * copy can complete it. */
 static void a_part_can_be_written_into_again(void)
 {
     static rd_item_t items[2];
@@ -508,7 +508,8 @@ static void two_copies_do_not_meet(void)
     CHECK(holds("to", "text"));
 }
 
-/* The loser fails before any content is sent, and the winner's files are not touched. */
+/* The second of two copies fails before any content is sent, and leaves the files of the first one
+ * alone. */
 static void the_loser_of_two_copies_is_told_at_once(void)
 {
     uint64_t kept;
@@ -532,8 +533,8 @@ static void the_loser_of_two_copies_is_told_at_once(void)
     close(fd);
 }
 
-/* A copy with the name of a part would be overwritten by the file to which that part name
- * belongs. */
+/* A file with the name of a part is not copied, because its copy would be mistaken for the part of
+ * another file. */
 static void parts_in_the_source_are_skipped(void)
 {
     CHECK_IN(fresh());

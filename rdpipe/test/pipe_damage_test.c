@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-static int failing = -1; /* a file whose next fdatasync fails; as on Linux, only that one */
+static int failing = -1; /* a file whose next fdatasync fails, and no later one, as on Linux */
 
 int fdatasync(int fd)
 {

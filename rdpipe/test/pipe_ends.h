@@ -29,7 +29,7 @@ static inline rd_key_t key_of(const char *text)
     return key;
 }
 
-static uint32_t carrier;  /* in the current case */
+static uint32_t carrier;  /* carrier of the current case */
 static uint8_t encrypted; /* RD_TERM_TLS or 0 */
 
 static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)
@@ -47,7 +47,7 @@ static inline int open_listener(uint16_t *port_p)
     return rd_listen("127.0.0.1", 0, 0, &listener, port_p, &why) ? listener : -1;
 }
 
-/* Connects to a listener as a client that knows nothing of the protocol. */
+/* Opens a connection to a listener, without a handshake. */
 static inline int connect_to(uint16_t port)
 {
     rd_why_t why;

@@ -74,7 +74,7 @@ static void nothing_else_is_taken(void)
     CHECK_EQ(rd_frame_parse(at, sizeof at, MAX, &got), RD_FRAME_CORRUPT);
 }
 
-/* RFC 3720, appendix B.4. */
+/* The examples are from RFC 3720, appendix B.4. */
 static void the_checksum_is_crc32c(void)
 {
     uint8_t zeros[32] = {0}, ones[32], up[32];

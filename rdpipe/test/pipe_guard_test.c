@@ -85,7 +85,7 @@ static void a_guard_holds_nothing_of_its_maker(void)
     rd_guard_end(&guard);
 }
 
-/* Bytes that get into a guard's socket have no effect, whatever they look like. */
+/* Bytes without the secret have no effect when a guard receives them, whatever they look like. */
 static void what_has_no_secret_is_no_order(void)
 {
     char path[] = "/tmp/pipe-guard-XXXXXX", bytes[1024];
@@ -95,7 +95,7 @@ static void what_has_no_secret_is_no_order(void)
     CHECK(mkdtemp(path) && rd_guard_start(&guard, &why));
     for (size_t head = 0; head < 128; head += 4)
         for (size_t len = head + 256; len <= head + 264; len += 4) {
-            /* DIRECTORY, in every layout that the order has ever had */
+            /* a DIRECTORY order, in every layout that orders have ever had */
             memset(bytes, 0, sizeof bytes);
             bytes[head >= 8 ? head - 8 : 0] = head >= 40 ? 3 : 2;
             memcpy(bytes + head, path, sizeof path);

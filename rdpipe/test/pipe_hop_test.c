@@ -52,7 +52,7 @@ static bool accept_one(int listener, const char *text, unsigned *turned_away_p, 
     rd_key_t key = key_of(text);
     rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
 
-    terms.flags = RD_FLAG_CRC; /* it is enough if the producer wants it */
+    terms.flags = RD_FLAG_CRC; /* without RD_TERM_TLS, because one side's wish is enough */
     return rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + ms, turned_away_p, hop_p, why);
 }
 
@@ -75,7 +75,7 @@ static void both_have_the_key(void)
     close(listener);
 }
 
-/* The old tool's sender waited forever with a wrong key. */
+/* A sender with a wrong key must not wait forever. */
 static void a_wrong_key_is_told_and_the_listener_stays_open(void)
 {
     uint16_t port;
@@ -307,7 +307,8 @@ static pid_t start_streams(uint16_t port, unsigned streams, const int told[2], i
     _exit(0);
 }
 
-/* All streams join with the key. The listener is open until then, and is then closed. */
+/* All streams join by proving that they have the key. The listener stays open until the last one
+ * has joined, and is then closed. */
 static void several_streams_join(void)
 {
     static const unsigned counts[] = {2, 16, 64};
@@ -365,7 +366,7 @@ static void the_consumer_bounds_the_streams(void)
     close(listener);
 }
 
-/* The messages of the protocol, for peers that violate it. */
+/* The sizes of the protocol's messages, for peers that violate the protocol. */
 #define HELLO_BYTES 40
 #define OFFER_BYTES 188
 #define CHOICE_BYTES 160
@@ -512,7 +513,8 @@ static void a_congestion_control_is_one_of_the_kernel(void)
     close(listener);
 }
 
-/* If a consumer is killed during the setup, the missing listener is only a consequence. */
+/* If a consumer is killed during the setup, the producer then finds no listener. That is only a
+ * consequence, and must not be reported as the reason. */
 static void the_first_reason_is_told(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -567,7 +569,7 @@ static void the_last_attempt_has_its_time(void)
     close(listener);
 }
 
-/* The system sorts unreachable addresses last. */
+/* Names of hosts and their addresses, as the system would sort them: unreachable ones last. */
 static const struct {
     const char *name, *addresses[2];
 } hosts[] = {

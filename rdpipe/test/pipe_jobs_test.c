@@ -23,7 +23,7 @@ static void do_job(void *context, void *argument)
     world_t *world = context;
     job_t *job = argument;
 
-    /* some take longer than those after them */
+    /* some jobs take longer than the ones after them */
     if (job->number % 7 == 0)
         (void)usleep(300);
     job->is_done = true;
@@ -176,7 +176,7 @@ static void only_what_takes_long_is_given(void)
     CHECK_EQ(given_of(&all, 1000, 0, 0), 1000);
     CHECK_EQ(given_of(&none, 1000, 1000000, 1), 0);
     CHECK(given_of(&slow, 10000, 200, 50) > 9000);
-    /* it becomes quick, and then slow again */
+    /* the jobs become quick, and then slow again */
     (void)given_of(&slow, 5000, 10, 30);
     CHECK_EQ(given_of(&slow, 10000, 10, 30), 0);
     CHECK(given_of(&slow, 10000, 5000, 1000) > 9000);

@@ -17,7 +17,7 @@ static bool is_turned_away(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* The oldest client is dropped only if the next one would otherwise have no room. */
+/* The oldest client is dropped only to make room for another one. */
 static void nobody_gives_way_to_nobody(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -36,7 +36,7 @@ static void nobody_gives_way_to_nobody(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(peers != NULL);
     fds[0] = connect_to(port);
-    /* The guaranteed second of the oldest client is over. */
+    /* After this, the oldest client's guaranteed second is over. */
     CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
     for (int i = 1; i < 4; i++)
         fds[i] = connect_to(port);
@@ -59,8 +59,8 @@ static int64_t own_ms(void)
     return spent.tv_sec * 1000 + spent.tv_nsec / 1000000;
 }
 
-/* A client without a descriptor stays in the listener's queue, so the listener is always readable.
- */
+/* If there is no descriptor for a client, it stays in the listener's queue, so the listener is
+ * always readable and must not be polled for a while. */
 static void without_a_descriptor_the_listener_rests(void)
 {
     rd_key_t key = key_of(GOOD);

@@ -15,7 +15,7 @@
 
 typedef struct {
     const char *args[ARGS_MAX];
-    const char *segments; /* HOST|WORK|TEXT, and * before a receiver, with newlines between */
+    const char *segments; /* lines of HOST|WORK|TEXT, with a * before each receiver */
     const char *why;      /* part of the error message if it is rejected */
     bool tee;
 } line_t;

@@ -33,8 +33,8 @@ static void all_sizes(void)
         CHECK_IN(stream_of(sizes[i], 200000));
 }
 
-/* Blocks are compressed in transit and decompressed before they are written, and sent uncompressed
- * if they do not shrink. */
+/* Blocks are compressed in transit, and decompressed before they are written. A block that would
+ * not shrink is sent uncompressed. */
 static void compressed_streams(void)
 {
     level = 1;
@@ -103,7 +103,7 @@ static void a_file_size_limit_is_an_error_on_both_sides(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
-/* A stream that is interrupted leaves the output open, because its reader must not see an end. */
+/* If a stream is interrupted, the output stays open, so that its reader does not see an end. */
 static void a_killed_producer_is_no_end(void)
 {
     receiver_t receiver;

@@ -165,7 +165,7 @@ static inline void drain_into(receiver_t *receiver, int fd)
 
 /* ---- handcrafted frames ---- */
 
-/* Call this in a separate process. Joins as the producer of a stream with blocks of `block`
+/* Call this in a separate process. Joins as the producer of a stream whose blocks have `block`
  * bytes. */
 static inline void join_by_hand(uint16_t port, uint32_t block, rd_stream_t *stream)
 {

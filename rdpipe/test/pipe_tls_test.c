@@ -131,7 +131,7 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
     return both->client.done && both->server.done;
 }
 
-/* Descriptors that a link has taken over are no longer ours. */
+/* Does not close descriptors that a link has taken over, because they are no longer ours. */
 static void close_both(both_t *both)
 {
     tls_side_t *sides[2] = {&both->client, &both->server};
@@ -337,7 +337,7 @@ static void a_chunk_is_one_batch(void)
     close_both(&both);
 }
 
-/* Unencrypted bytes may follow immediately. */
+/* Reading a message takes no bytes after it, because those may be unencrypted. */
 static void nothing_is_read_ahead(void)
 {
     both_t both;

@@ -75,7 +75,7 @@ typedef struct {
     receiver_t *receiver;
     pthread_t drains;
     pid_t victim; /* 0 if none */
-    int go_on;    /* a byte makes the other side continue; 0 if none */
+    int go_on;    /* writing a byte here makes the other side continue; 0 if unused */
     double used_ms;
 } meter_t;
 
@@ -230,8 +230,8 @@ static void be_deaf(void *of)
     receiver->stream.heard_ms -= RD_SILENCE_MS;
 }
 
-/* Nothing is read from the producer in the meantime, so its messages do not wake the drain, and its
- * silence is ignored. */
+/* While the next hop has not confirmed the end, nothing is read from the producer, so its messages
+ * do not wake the drain, and its silence is ignored. */
 static void an_end_that_the_next_hop_takes_slowly(void)
 {
     receiver_t receiver;
