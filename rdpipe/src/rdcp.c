@@ -13,7 +13,7 @@
 
 #define TEXT_OF(number) #number
 #define AS_TEXT(number) TEXT_OF(number)
-/* Version of the parts' protocol: their items and their options. */
+/* Version of the parts' protocol, which consists of their items and their options. */
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION)
 /* Handling a small file takes less time than this on a local disk, but more on a network file
  * system. */

@@ -82,7 +82,7 @@ static inline int unpack(const rd_copy_t *given)
     return status;
 }
 
-/* Replaces unpack in a dry run: prints the changes to the file "shown". */
+/* Takes the place of unpack in a dry run, and prints the changes to the file "shown". */
 static inline int show(const rd_copy_t *target)
 {
     int in = open_stream(PACKED, false), out = open_stream("shown", true);

@@ -52,8 +52,8 @@ int flock(int fd, int operation)
 
 /* ---- faults at the source ---- */
 
-/* Packs "from" in a child, and changes the file when part of it has already been sent: the child
- * blocks on the bytes that do not fit into the buffer and the pipe, until we read. */
+/* Packs "from" in a child, and changes the file when part of it has already been sent. Until we
+ * read, the child is blocked by the bytes that do not fit into the buffer and the pipe. */
 static int pack_and(const char *change)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -96,12 +96,12 @@ static void a_file_that_grows_is_copied_as_long_as_it_was(void)
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
     CHECK(run("cmp was to && rm to"));
-    /* The same for the rest of a partial file. */
+    /* The same is true if only the rest of a partial file is sent. */
     CHECK(run("head -c 1000000 was >.to.rdcp-part && cp was from"));
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
     CHECK(run("cmp was to && rm to"));
-    /* The same with holes. */
+    /* The same is true of a file with holes. */
     CHECK(run("truncate -s 3000000 from && head -c 3000000 was >>from && truncate -s 9000000 from"
               " && echo end >>from && cp from was"));
     CHECK_EQ(pack_and("echo more >>from"), 0);
@@ -119,7 +119,7 @@ static void a_file_that_grows_and_changes_is_refused(void)
              RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(!is_there("to"));
-    /* The same for the bytes of a partial file that the target already had. */
+    /* The bytes of a partial file that the target already had must not change either. */
     CHECK(run("head -c 1000000 from >.to.rdcp-part"));
     CHECK_EQ(pack_and("echo more >>from; echo newer | dd of=from conv=notrunc 2>/dev/null"),
              RD_COPY_FAILED);
@@ -148,7 +148,7 @@ static void a_file_whose_size_reads_0(void)
         CHECK(run("cmp to /proc/self/mountinfo"));
     }
 #ifndef __SANITIZE_ADDRESS__ /* ASan's shadow makes this file slow to read */
-    /* A practically endless file: it has an 8-byte entry for each page that could exist. */
+    /* This file is practically endless, because it has 8 bytes for each page that could exist. */
     CHECK_EQ(copy_and_hear(copy_of("/proc/self/pagemap"), copy_of("pages")), RD_COPY_FAILED);
     CHECK(run("grep -q 'more than 64 MiB of content' said"));
     CHECK(!is_there("pages") && !is_there(".pages.rdcp-part"));

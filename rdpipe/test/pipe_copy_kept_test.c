@@ -33,7 +33,7 @@ static void hard_links_stay_one_file(void)
     CHECK_EQ(bytes_packed(&kept), 8);
     CHECK(is_one_file("to/a", "to/b") && is_one_file("to/a", "to/deep/c"));
     CHECK(!is_one_file("to/a", "to/other") && holds("to/deep/c", "text"));
-    /* Again, over existing files: nothing is sent, and a removed name is linked again. */
+    /* Copy again over existing files. Nothing is sent, and a removed name is linked again. */
     CHECK(unlink("to/b") == 0);
     put_file("to/b", "lone");
     CHECK_EQ(copy("from/other", "to/other"), 0);
@@ -355,7 +355,7 @@ static void files_of_the_same_size_and_time_are_not_read(void)
     source.compare = target.compare = true;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(holds("to/one", "text"));
-    /* Without -p, times prove nothing: a file with this time may be a different one. */
+    /* Without -p, times prove nothing, because a file with this time may be a different one. */
     CHECK(run("printf TEXT >to/one && touch -r from/one to/one"));
     source = copy_of("from"), target = copy_of("to");
     target.no_directory = true;

@@ -162,7 +162,7 @@ static void a_target_that_fails_does_not_stop_the_others(void)
     CHECK(holds("to1/three", "333\n") && is_there("to1/one"));
 }
 
-/* A target can request deletions only for itself: a request for another target is ignored or
+/* A target can request deletions only for itself. A request for another target is ignored or
  * rejected. */
 static void a_target_that_lies(void)
 {

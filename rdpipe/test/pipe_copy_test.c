@@ -451,7 +451,7 @@ static void what_a_part_notes_is_not_read_again(void)
 {
     CHECK_IN(resume_after("true", true));
     CHECK_IN(resume_after("touch from", false));
-    /* A part without its note; after a reboot, a note would be ignored. */
+    /* cp drops the note, which has the same effect as a reboot, after which a note is ignored. */
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 

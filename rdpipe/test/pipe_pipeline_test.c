@@ -169,8 +169,8 @@ static void every_byte_survives_a_line(void)
     close(ends[0]);
 }
 
-/* How far the simulated clock is ahead of the real one: waiting only advances it and takes no
- * time. */
+/* How far the simulated clock is ahead of the real one. Waiting takes no time, but only advances
+ * this clock. */
 static _Atomic int64_t ahead_ms;
 
 int clock_gettime(clockid_t clock, struct timespec *time_p)
@@ -238,7 +238,7 @@ static void a_line_has_one_deadline(void)
 
     CHECK(!is_sent(400000, 9000, &bytes));
     CHECK(bytes < 40000);
-    /* A peer that is merely slow still receives all of a long line: it takes 23 of the 26 s. */
+    /* A peer that is merely slow still receives all of a long line, in 23 of the 26 s. */
     CHECK(is_sent(1 << 20, 90, &bytes));
     CHECK(bytes > 1 << 20);
 }

@@ -138,7 +138,7 @@ static void a_stopped_producer_is_no_end(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
-/* The same on the other side: a killed consumer must not look like a broken pipe. */
+/* On the other side, a killed consumer must not look like a broken pipe. */
 static void a_killed_consumer_is_a_fault(void)
 {
     receiver_t receiver;

@@ -33,7 +33,8 @@ void rd_speed_text(char text[192], const rd_speed_t *speed);
 /* Like rd_speed_text, but writes the members of a JSON object, without the braces. */
 void rd_speed_json(char text[256], const rd_speed_t *speed);
 
-/* Returns whether to show progress: on a terminal or on request, but never with --quiet. */
+/* Returns whether to show progress, which is shown on a terminal or on request, but never with
+ * --quiet. */
 bool rd_progress_is_wanted(const rd_cli_t *cli);
 
 /* Returns the time between two updates in milliseconds. */

@@ -63,7 +63,7 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 /* Files up to this size may be read or written in parallel. */
 #define RD_SMALL_BYTES ((size_t)64 * 1024)
 
-/* The mode bits that -p preserves: all except the set-id bits. */
+/* The mode bits that -p preserves, which are all except the set-id bits. */
 #define RD_MODE_KEPT ((mode_t)01777)
 
 /* Does not check the directories above the path. */
@@ -78,7 +78,7 @@ int rd_copy_list(const rd_copy_t *copy, int out);
 int rd_copy_have(const rd_copy_t *copy, int in, int out);
 int rd_copy_pack(const rd_copy_t *copy, int in, int out);
 int rd_copy_unpack(const rd_copy_t *copy, int in);
-/* Replaces unpack in a dry run: prints the changes. */
+/* Takes the place of unpack in a dry run, and prints the changes. */
 int rd_copy_show(const rd_copy_t *copy, int in, int out);
 
 /* Errors are counted, and the first RD_COMPLAINTS_MAX of them are printed. */
@@ -136,7 +136,8 @@ typedef struct {
     bool is_new;  /* a tree that does not yet exist under its own name */
 } rd_target_t;
 
-/* Returns whether another file system is mounted here; false on kernels before 5.8. */
+/* Returns whether another file system is mounted here. Always returns false on kernels before
+ * 5.8. */
 bool rd_is_mount_root(int fd);
 
 /* Writes the ID of a directory, which stays the same until the host is rebooted and does not depend

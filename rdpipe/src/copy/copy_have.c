@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second part of a copy: finds out what the target already has. It changes nothing there,
+/* The second part of a copy, which finds out what the target already has. It changes nothing there,
  * except that it removes stale parts. */
 #include "copy_delete.h"
 #include "copy_delta.h"

@@ -21,31 +21,35 @@
 #define RD_VALUE_MAX 65536u /* limit for an extended attribute (XATTR_SIZE_MAX) */
 
 typedef enum {
-    RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION; size: its number; offset: how many things
-                          in the sources before it could not be copied; digest: copy_terms.h */
-    RD_ITEM_DIR,       /* a directory, to which the items that follow may belong; digest, in a list:
-                          rd_directory_id */
-    RD_ITEM_LEAVE,     /* a directory is complete; size: how many files were left out because they
-                          need no update; offset, in a list: 1 if something in it was not
-                          examined */
-    RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
-    RD_ITEM_LINK,      /* a symbolic link */
-    RD_ITEM_DATA,      /* `size` bytes of the file */
-    RD_ITEM_HOLE,      /* `size` bytes that are not stored */
-    RD_ITEM_CLOSE, /* the end of the file; has: RD_HAS_ALL if it is complete; digest: set if it was
-                      sent as a difference */
-    RD_ITEM_KEEP,  /* the target already has the file */
-    RD_ITEM_END,   /* size: how many things could not be copied */
-    RD_ITEM_HARD,  /* another name of the file whose path is `target` */
-    RD_ITEM_ATTRIBUTE, /* of the next FILE, KEEP, LINK or LEAVE; `target` is its name */
-    RD_ITEM_SKIP,      /* in a list: exists at the source, but is not copied */
-    RD_ITEM_DELETE,    /* exists only at the target; mode: with its type; size: the target's number;
-                          has: RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
-    /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
-    RD_ITEM_BLOCKS = 20, /* the target has a different version of the FILE that follows. These are
-                            the names of that version's blocks, which have `offset` bytes each;
-                            size: the length of all names */
-    RD_ITEM_COPY         /* `size` bytes of that version, from `offset` on */
+    /* Begins a source. `mode` is RD_ITEM_VERSION, `size` the source's number, `offset` how many
+     * things in the sources before it could not be copied, and `digest` the terms (copy_terms.h). */
+    RD_ITEM_START = 1,
+    /* Begins a directory, to which the items that follow may belong. In a list, `digest` is its
+     * rd_directory_id. */
+    RD_ITEM_DIR,
+    /* Ends a directory. `size` is how many files were left out because they need no update. In a
+     * list, `offset` is 1 if something in the directory was not examined. */
+    RD_ITEM_LEAVE,
+    RD_ITEM_FILE, /* a file, followed by its content from `offset` on, and by CLOSE */
+    RD_ITEM_LINK, /* a symbolic link */
+    RD_ITEM_DATA, /* `size` bytes of the file */
+    RD_ITEM_HOLE, /* `size` bytes that are not stored */
+    /* Ends a file. `has` is RD_HAS_ALL if the file is complete; `digest` is set if it was sent as a
+     * difference. */
+    RD_ITEM_CLOSE,
+    RD_ITEM_KEEP,      /* a file that the target already has */
+    RD_ITEM_END,       /* ends the copy; `size` is how many things could not be copied */
+    RD_ITEM_HARD,      /* another name of the file whose path is `target` */
+    RD_ITEM_ATTRIBUTE, /* an attribute of the next FILE, KEEP, LINK or LEAVE, named `target` */
+    RD_ITEM_SKIP,      /* in a list, something at the source that is not copied */
+    /* Something that only the target with the number `size` has, whose type is in `mode`. `has` is
+     * RD_HAS_PART if an earlier copy left it in the new tree of --atomic. */
+    RD_ITEM_DELETE,
+    /* BLOCKS and COPY are for a changed file (copy_delta.h), and are used only if both sides know
+     * them (copy_terms.h). BLOCKS contains the names of the blocks of the target's version of the
+     * FILE that follows: blocks of `offset` bytes, and `size` bytes of names. */
+    RD_ITEM_BLOCKS = 20,
+    RD_ITEM_COPY /* `size` bytes of that version, from `offset` on */
 } rd_item_kind_t;
 
 #define RD_ITEM_LAST RD_ITEM_DELETE

@@ -45,10 +45,10 @@ void rd_jobs_drain(rd_jobs_t *jobs);
 void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
 
 /*
- * Decides whether it is worthwhile to run jobs on other threads. Eight jobs are first done
- * directly; if they take `least_us` or more on average, the next 256 go to threads. If the threads
- * save less than a fifth of the time, as on a single busy disk, 4,096 jobs are done directly before
- * the next attempt, otherwise eight.
+ * Decides whether it is worthwhile to run jobs on other threads. First, eight jobs are done
+ * directly, and if they take `least_us` or more on average, the next 256 go to threads. If the
+ * threads save less than a fifth of the time, as on a single busy disk, 4,096 jobs are done
+ * directly before the next attempt, otherwise eight.
  */
 typedef struct {
     unsigned least_us;      /* if 0, every job goes to a thread; if UINT_MAX, none does */

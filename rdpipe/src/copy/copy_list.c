@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first part of a copy: lists the files to copy, in the order in which they are sent. */
+/* The first part of a copy, which lists the files to copy in the order in which they are sent. */
 #include "copy.h"
 #include "copy_files_from.h"
 
@@ -146,8 +146,8 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     if (rd_copy_excludes(&list->copy, path, S_ISDIR(is_p->st_mode)))
         return false;
     if (!rd_special_name(is_p->st_mode) && rd_is_part_name(name)) {
-        /* A copy of it would be mistaken for the part of another file. If it is a directory, it may
-         * even be the one that this copy is creating, which would grow while it is listed. */
+        /* The copy of such a file would be mistaken for the part of another file. A directory may
+         * even be the one that we are creating, which would grow while it is listed. */
         rd_warn(&list->complaints, path, "is a partial copy: skipped");
         *goes_on_p = skip(list, path, is_p);
         return false;
@@ -261,8 +261,8 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         } else {
             list->next++;
             goes_on = list_one(list, path);
-            /* Skip the names below this one. list_one has handled them: with -r it has listed the
-             * whole directory, otherwise only these names. */
+            /* Skip the names below this one, because list_one has handled them. With -r it has
+             * listed the whole directory, otherwise only these names. */
             pass_over(list, path);
         }
         path[len] = 0;

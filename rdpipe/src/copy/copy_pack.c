@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The third part of a copy: sends the content that the target does not have yet. Where reading a
- * small file takes a long time, several are read in parallel (copy_jobs.h), but sent in order. */
+/* The third part of a copy, which sends the content that the target does not have yet. Where
+ * reading a small file takes a long time, several are read in parallel (copy_jobs.h), but sent in
+ * order. */
 #include "copy_delta.h"
 
 #include <errno.h>
@@ -198,7 +199,7 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Returns whether the file had, at some point, exactly the content that we sent. That is also true
+/* Returns whether the file had, at some point, exactly the content that we sent. That is still true
  * if it has only grown, like a log, but timestamps do not show that, so the file is read again.
  * `check` is its digest if it was sent as a difference, otherwise NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
@@ -310,7 +311,7 @@ static bool pack_file(pack_t *pack)
     return goes_on;
 }
 
-/* Replaces pack_file in a dry run: sends no content. */
+/* Takes the place of pack_file in a dry run, and sends no content. */
 static bool pack_nothing(pack_t *pack)
 {
     rd_item_t *item = &pack->item;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a dry run, in place of unpack: prints what unpack would do, and changes
- * nothing. */
+/* The last part of a dry run, which prints what unpack would do, and changes nothing. */
 #include "copy_delete.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a copy: writes the items that arrive, and does not trust them (open_beneath.h).
- * Where writing a small file takes a long time, as on a network file system, several are written in
- * parallel (copy_jobs.h), each after it has arrived completely. */
+/* The last part of a copy, which writes the items that arrive without trusting them
+ * (open_beneath.h). Where writing a small file takes a long time, as on a network file system,
+ * several are written in parallel (copy_jobs.h), each after it has arrived completely. */
 #include "copy_atomic.h"
 #include "copy_delta.h"
 
@@ -12,8 +12,8 @@
 #include "cli/cli.h"
 #include "copy_jobs.h"
 
-/* A small file that is first collected in memory and then written in parallel with others; or the
- * end of a directory, which waits for the files before it. */
+/* Either a small file that is first collected in memory and then written in parallel with others,
+ * or the end of a directory, which waits for the files before it. */
 typedef struct {
     rd_file_t file;
     bool is_directory, is_written;

@@ -262,7 +262,7 @@ bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end)
         if (may_be_hole && digest->filled == 0) {
             uint64_t data = rd_end_of_hole(fd, at, end);
 
-            /* Continue in the piece that has data; after the last data there are only zeros. */
+            /* Continue at the start of the piece that has data. Only zeros follow the last data. */
             if (data < end)
                 data -= (data - at) % PIECE_BYTES;
             rd_digest_skip(digest, data - at);

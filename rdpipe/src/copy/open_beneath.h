@@ -7,7 +7,7 @@
 #include "copy_item.h"
 
 /*
- * Opens paths below a directory without trusting what is in it: no step follows a symbolic link, so
+ * Opens paths below a directory without trusting what is in it. No step follows a symbolic link, so
  * no path leads out. The paths must be safe (rd_path_is_safe). The directory of the most recent
  * path stays open, because the next path is often in the same directory.
  */

@@ -61,7 +61,7 @@ static_assert(sizeof(hello_t) == RD_HELLO_BYTES, "the layout is part of the prot
 static_assert(sizeof(offer_t) == 188, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
-/* Returns the size of one direction's ring: room for four blocks, and at least `bytes`. */
+/* Returns the size of one direction's ring, which has room for four blocks and at least `bytes`. */
 static uint64_t ring_bytes(uint32_t block, uint64_t bytes)
 {
     struct rlimit limit;

@@ -91,7 +91,7 @@ typedef struct {
     int64_t attempt_ms;
     int64_t connect_ms; /* how much of `attempt_ms` connecting may take, or 0 for all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
-    /* Before this time, it is not an error if no consumer is listening there; if this is 0, it is
+    /* Until this time, it is not an error if no consumer is listening there. If this is 0, it is
      * always an error. */
     int64_t awaited_until;
     /* Before this time, we reconnect if the consumer closes the connection before it has read our

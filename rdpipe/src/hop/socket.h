@@ -33,7 +33,7 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
 int rd_connect_to(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
                   int *fd_p);
 
-/* Returns what the kernel has counted on a connection; all zeros if it is not TCP. */
+/* Returns what the kernel has counted on a connection, or all zeros if it does not use TCP. */
 rd_tcp_t rd_tcp_of(int fd);
 
 /* Returns the shortest round trip that the kernel has measured on a connection. */
@@ -48,7 +48,8 @@ bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);
 
-/* For a path with high latency: allows as many bytes in flight as the kernel permits. */
+/* Prepares a socket for a path with high latency by allowing as many bytes in flight as the kernel
+ * permits. */
 void rd_widen(int fd);
 
 /* Sends small packets without delay, and makes the kernel detect a dead peer. */

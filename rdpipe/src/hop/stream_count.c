@@ -44,8 +44,9 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
         period->rtt_us = shorter(period->rtt_us, now->rtt_us);
 }
 
-/* Returns whether the round trips show a queue: they are longer than the shortest one by more than
- * an eighth, and by more than the millisecond that a busy host alone can cause. */
+/* Returns whether the round trips show a queue, which is the case if they are longer than the
+ * shortest one by more than an eighth, and by more than the millisecond that a busy host alone can
+ * cause. */
 static bool has_queue(const rd_period_t *period)
 {
     uint32_t least = period->least_rtt_us, slack = least / 8 > 1000 ? least / 8 : 1000;

@@ -30,7 +30,7 @@ typedef enum {
     RD_TLS_ENDED,       /* the peer has closed the session cleanly */
     RD_TLS_CLOSED,      /* the connection was closed without a TLS message */
     RD_TLS_REFUSED,     /* the peer has rejected us, because it has a different key */
-    RD_TLS_FAILED       /* the bytes are wrong: the peer has a different key, or does not use TLS */
+    RD_TLS_FAILED       /* invalid bytes: the peer has a different key, or does not use TLS */
 } rd_tls_result_t;
 
 /* Performs one step of the handshake. */

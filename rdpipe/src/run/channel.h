@@ -47,7 +47,7 @@ bool rd_channel_reap(rd_channel_t *channel);
 /* Returns whether the agent that sent this hello has our protocol. If not, *why is set. */
 bool rd_channel_agrees(const char *hello, rd_why_t *why);
 
-/* Writes the text as one word of a shell. */
+/* Writes the text, quoted so that a shell reads it as a single word. */
 void rd_quote(FILE *to, const char *text);
 
 /* Prints the command that starts an agent on `host`, with ssh's arguments quoted, for a plan. */

@@ -12,8 +12,8 @@
  */
 
 #define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */
-/* This is also raised when a change would make an older rdcp misread the command of a part before
- * it compares versions. */
+/* The version of these messages. It is also raised when a change would make an older rdcp misread a
+ * part's command before it compares versions. */
 #define RD_CONTROL_VERSION "4"
 /* The maximum number of bytes of a receiver's output that each agent may have in transit. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)

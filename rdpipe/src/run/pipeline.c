@@ -74,8 +74,8 @@ static bool host_is_sane(const char *host)
     return *host == 0 || host[strlen(host) - 1] != '@';
 }
 
-/* Splits the text at the colon that host_end has found; without one the host is "". On failure,
- * *why is set. */
+/* Splits the text at the colon that host_end has found. If there is none, the host is "". On
+ * failure, *why is set. */
 static bool split(const char *text, const char *colon, const char *open, char **host_p,
                   char **rest_p, rd_why_t *why)
 {

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 /*
- * ssh may ask questions on the terminal: for a passphrase or password, or whether a host's key is
- * correct. Several ssh processes that read the same terminal would steal each other's answers, and
+ * ssh may ask on the terminal for a passphrase or password, or whether a host's key is correct.
+ * Several ssh processes that read the same terminal would steal each other's answers, and
  * the first one to finish would turn the echo on for the others. So each ssh asks through one of
  * our processes (SSH_ASKPASS), and a lock on the terminal makes these processes ask one at a time.
  */

@@ -9,7 +9,7 @@
 
 #define HELLO_MS 120000 /* the user may have to type a password */
 #define READY_MS 45000
-/* After a fault, how long the other agents may take to exit on their own. */
+/* How long the other agents may take to exit on their own after a fault. */
 #define WIND_UP_MS 6000
 #define TELL_MS 500    /* before the start: how long agents may take to report their own reason */
 #define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit by itself */

@@ -71,8 +71,8 @@ void rd_run_fault_here(rd_run_t *run, const char *text);
 
 /* ---- run_tell.c ---- */
 
-/* Starts the agents that can be started: the first on each host, and the others on a host once its
- * connection is up. Called repeatedly. */
+/* Starts the agents that can be started now. The first agent on each host is started immediately,
+ * and the others once the host's connection is up, so this is called repeatedly. */
 void rd_run_connect(rd_run_t *run);
 
 /* Call this when all agents have sent their hello. Tells each what to do and where to listen. */

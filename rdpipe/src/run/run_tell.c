@@ -11,7 +11,8 @@
 
 /* ---- starting ---- */
 
-/* Returns the node whose ssh connection node i uses: its own, or that of an earlier node. */
+/* Returns the node whose ssh connection node i uses, which is node i itself or an earlier node on
+ * the same host. */
 static size_t master_of(const rd_run_t *run, size_t i)
 {
     for (size_t j = 0; j < i; j++)
@@ -253,8 +254,8 @@ void rd_run_tell_start(rd_run_t *run)
     }
 }
 
-/* An agent that has exited needs no more messages; its channel reports the exit. `name` is NULL if
- * the message has no number. */
+/* Sends an agent a message, with a number unless `name` is NULL. An agent that has exited needs no
+ * more messages; its channel reports the exit. */
 static void tell(const rd_peer_t *peer, const char *what, const char *name, uint64_t number)
 {
     rd_line_t line;

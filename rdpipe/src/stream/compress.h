@@ -21,7 +21,8 @@ typedef struct {
     bool compresses;
 } rd_compressor_t;
 
-/* Returns NULL if rdpipe was built without libzstd; rd_compressor_open then fails. */
+/* Returns libzstd's version, or NULL if rdpipe was built without libzstd, in which case
+ * rd_compressor_open fails. */
 const char *rd_zstd_version(void);
 
 #define RD_NO_ZSTD "this command is built without libzstd, so it cannot compress"

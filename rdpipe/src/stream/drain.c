@@ -548,8 +548,8 @@ static void wait_for_work(drain_t *drain)
 
 static bool ticks(drain_t *drain)
 {
-    /* While there is data that we have not read, the sender may have no room to send more. After
-     * END, nothing is read from the sender. */
+    /* The sender's silence means nothing while we have unread data, because it may have no room to
+     * send more, or after END, because nothing is read from it then. */
     if (drain->has_ended || drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&

@@ -7,7 +7,7 @@
 
 /*
  * Pieces of text on their way to standard output, in the order in which they arrived. No call
- * blocks: if the reader is slow or paused the pieces are queued here. A sender gets its
+ * blocks, because pieces are queued here while the reader is slow or paused. A sender gets its
  * confirmation only when its piece is written, so the queue is bounded by the bytes that each
  * sender may have in transit.
  */

@@ -35,7 +35,7 @@ typedef struct {
     _Atomic bool stop; /* stop, and report a fault */
     /* Written by the transfer: */
     _Atomic uint64_t bytes; /* bytes of the stream, including `first` */
-    _Atomic uint64_t first; /* how many of these were already there at the start */
+    _Atomic uint64_t first; /* how many of these had already been transferred at the start */
     _Atomic uint64_t size;  /* feed: how many there will be, or 0 if unknown */
     /* drain: the output gets no more data, but stays open so that its reader can be killed first */
     _Atomic bool is_dropped;
@@ -44,7 +44,7 @@ typedef struct {
     void (*at_drop)(void *of); /* drain: called when is_dropped becomes true */
     void *of;
     rd_outcome_t outcome;
-    rd_why_t why; /* why it ended: the fault, or, in `feed`, the text of the consumer's ABORT */
+    rd_why_t why; /* why it ended (in `feed`, this may be the text of the consumer's ABORT) */
 } rd_transfer_t;
 
 bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why);
