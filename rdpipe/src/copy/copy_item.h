@@ -22,7 +22,7 @@
 
 typedef enum {
     /* Begins a source. `mode` is RD_ITEM_VERSION, `size` the source's number, `offset` how many
-     * things in the sources before it could not be copied, and `digest` the terms (copy_terms.h). */
+     * things in earlier sources could not be copied, and `digest` the terms (copy_terms.h). */
     RD_ITEM_START = 1,
     /* Begins a directory, to which the items that follow may belong. In a list, `digest` is its
      * rd_directory_id. */

@@ -5,7 +5,7 @@
 /*
  * An agent runs one segment of a pipeline on one machine, between its incoming and its outgoing
  * hop. rdpipe starts it there (`rdpipe --agent` over ssh, or a fork of itself for the local host)
- * and talks to it over `control_in` and `control_out` (control.h). When that channel closes, the
+ * and talks to it over `control_in` and `control_out` (control.h). When this channel closes, the
  * agent kills its command and exits, so rdpipe leaves no process behind on any host.
  *
  *   rdpipe                                          agent
