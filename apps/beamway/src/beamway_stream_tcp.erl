@@ -35,7 +35,7 @@
 -define(SOL_SOCKET, 1).
 -define(SO_RCVBUF, 8).
 -define(UNSENT_BYTES, 262144).
--define(RECEIVED_BYTES, 393216).
+-define(RECEIVED_BYTES, 196608).
 -define(QUEUED_BYTES, 4194304).
 
 %% @doc Opens a listening socket and registers with epmd. If the node has to encrypt and cannot, this fails, and so does the start of the node.
