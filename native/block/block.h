@@ -59,8 +59,8 @@ bw_status_t bw_block_finish(bw_block_t *block, bw_error_t *error_p);
 const uint8_t *bw_block_data(const bw_block_t *block);
 size_t bw_block_size(const bw_block_t *block);
 
-/* Returns the block that consists of exactly these bytes, with one more reference, or NULL. The
- * caller must keep the bytes alive until this returns. */
+/* Returns the block that consists of exactly these bytes, and adds a reference to it. Returns NULL
+ * if there is no such block. The caller must keep the bytes alive until this returns. */
 bw_block_t *bw_block_find(bw_blocks_t *blocks, const void *at, size_t size);
 
 /* Releases a reference. Returns true if it was the last; then bw_block_free must follow. */

@@ -54,7 +54,7 @@ typedef struct {
     bool active;           /* the link is being read */
     /* The port has only one timer. It serves the first of these conditions that is true. */
     bool timer_is_to_read;  /* fires at once, for the pump or for unread bytes on a cut link */
-    unsigned long flush_ms; /* fires this long after it was set, to flush; NO_FLUSH if not */
+    unsigned long flush_ms; /* how long after being set it fires to flush, or NO_FLUSH */
     int64_t check_at_ms;    /* check for idle memory; this and the other times may be NEVER */
     int64_t session_at_ms;  /* report to the peer how far this side has read */
     int64_t fault_at_ms;    /* bytes delayed by a fault may pass */

@@ -210,7 +210,8 @@ typedef struct {
     /* Clears the event on `fd`. A user that does not know which events occurred calls this instead
      * of is_ready. Must be called before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
-    /* Makes `fd` readable, so that the poller calls again. NULL if `wants` is not NULL. */
+    /* Makes `fd` readable, so that the poller soon calls the link's user again. NULL if `wants` is
+     * not NULL. */
     void (*wake_self)(bw_link_t *link);
     /* Gives memory of an idle outgoing ring back to the system, one piece per call. Returns true if
      * there is more. Does nothing unless the peer has read everything. */

@@ -239,14 +239,30 @@ completion_and_manual(Config) ->
          {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
          Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
          [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
-          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor", "console"]])]
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor", "console"]
+                                                                      ++ ["topology " ++ Each || Each <- ["measure", "show", "import", "export"]]])]
      end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
     Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
     ?assertEqual({0, "top topology\n", ""},
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway to) COMP_CWORD=1; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort | paste -sd' '"])),
     ?assertEqual({0, "--cluster\n--count\n", ""},
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
+    values_of_options(Config, Folder),
     benchmarks(Config, Folder).
+
+%% Both completions offer exactly the values that the command names when it gets a different one.
+values_of_options(Config, Folder) ->
+    Tree = filename:join(?config(priv_dir, Config), "tree.conf"),
+    ok = file:write_file(Tree, "SwitchName=s Nodes=h[1-2]\n"),
+    {ok, Script} = file:read_file(filename:join([?config(root, Config), "bin", "completion", "_beamway"])),
+    [begin
+         {2, "", Error} = run(Config, [Command, " ", Words, " ", Option, " none"]),
+         {match, [Named]} = re:run(Error, "expected one of ([a-z0-9, ]+)", [{capture, all_but_first, list}]),
+         {0, Bash, ""} = shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway ", Command, " ", Option, " ''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _beamway; echo \"${COMPREPLY[@]}\""]),
+         {match, [Zsh]} = re:run(Script, [Option, "\\) compadd -- ([^;]*);"], [{capture, all_but_first, list}]),
+         Values = lists:usort(string:lexemes(Named, ", ")),
+         ?assertEqual({Option, Values, Values}, {Option, lists:sort(string:lexemes(Bash, " \n")), lists:sort(string:lexemes(Zsh, " "))})
+     end || {Command, Words, Option} <- [{"top", "", "--sort"}, {"topology import", [quoted(Tree), " --name a"], "--kind"}, {"topology import", [quoted(Tree), " --name a"], "--to"}]].
 
 %% Both completions offer exactly the existing benchmarks. The help and the benchmark page name them.
 benchmarks(Config, Folder) ->

@@ -339,7 +339,8 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% A stream may have allowed messages (yucan_sse). Their data precedes everything that recv would return.
+%% An event stream (yucan_sse) lets the socket send data as messages. If such messages have arrived, their data comes before
+%% anything that recv would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
     case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_progress:has_streamed() of
