@@ -307,8 +307,7 @@ static pid_t start_streams(uint16_t port, unsigned streams, const int told[2], i
     _exit(0);
 }
 
-/* All streams join by proving that they have the key. The listener stays open until the last one
- * has joined, and is then closed. */
+/* All streams join with the key. The listener stays open until then, and is then closed. */
 static void several_streams_join(void)
 {
     static const unsigned counts[] = {2, 16, 64};
@@ -513,8 +512,7 @@ static void a_congestion_control_is_one_of_the_kernel(void)
     close(listener);
 }
 
-/* If a consumer is killed during the setup, the producer then finds no listener. That is only a
- * consequence, and must not be reported as the reason. */
+/* If a consumer is killed during the setup, the missing listener must not be given as the reason. */
 static void the_first_reason_is_told(void)
 {
     rd_key_t key = key_of(GOOD);
