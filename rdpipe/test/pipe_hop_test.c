@@ -512,7 +512,7 @@ static void a_congestion_control_is_one_of_the_kernel(void)
     close(listener);
 }
 
-/* If a consumer is killed during the setup, the missing listener must not be given as the reason. */
+/* If a consumer is killed during the setup, the missing listener must not count as the reason. */
 static void the_first_reason_is_told(void)
 {
     rd_key_t key = key_of(GOOD);
