@@ -25,7 +25,7 @@
     %% What remains to be read: a number of bytes, chunks (with the parser's state), everything until the transport reports the end, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     buffer :: binary(),
-    %% True while the client waits for 100 Continue before it sends the body.
+    %% True while the client waits for 100 Continue.
     expect :: boolean(),
     started :: undefined | integer(),
     deadline = infinity :: infinity | integer(),
@@ -54,8 +54,9 @@ close(Ending) ->
         _ when Ending -> {linger, Ms};
         %% The handler never read the body, so the client may or may not send it (RFC 9110, 10.1.1), and it is unknown where the next request starts.
         #body{expect = true} -> {linger, Ms};
-        %% The minimum rate is measured from here on, so a handler that has read quickly does not allow the rest to arrive slowly. If the response was
-        %% an event stream, a part of the body may have arrived as messages.
+        %% The minimum rate is measured from here on, so that a client cannot send the rest slowly
+        %% just because the handler read the beginning fast. If the response was an event stream, a
+        %% part of the body may have arrived as messages.
         _ -> drain(Body#body{buffer = yucan_transport:pause(Socket, Buffer), started = undefined, received = 0,
                              deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,

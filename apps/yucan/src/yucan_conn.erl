@@ -31,7 +31,7 @@
     conn :: #conn{},
     socket :: yucan_transport:socket(),
     template :: #req{},
-    %% The previous request, if nothing had arrived after its head.
+    %% The previous request and its head, if no bytes had arrived after that head.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
     %% The state of this process (yucan_pool), which the pool also reads.
@@ -39,7 +39,8 @@
     %% How many more messages may arrive. 0 means that data is read with recv.
     armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer(),
-    %% The time at which the connection will have been idle for too long, and the number of requests served when that time was computed.
+    %% When the connection will have been idle for too long, and how many requests had been served
+    %% when that time was computed.
     idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
@@ -65,7 +66,8 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% There may be no free descriptors. Connections that close release some, so retrying immediately would only waste CPU time.
+%% Accepting may fail because there are no free descriptors. Connections that close release some, so
+%% retrying immediately would only waste CPU time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
@@ -203,7 +205,8 @@ remember(#req{lines = Lines, authority = Authority}, #state{template = #req{line
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% Cached lines reference the whole binary in which they arrived, so they are dropped while the connection is idle.
+%% Cached header lines keep the entire binary in which they arrived alive, so they are dropped while
+%% the connection is idle.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -320,14 +323,15 @@ upgrade(Function, Rest, #state{socket = Socket} = State) ->
     ok = yucan_transport:release(Socket),
     yucan_idle:upgraded(?MODULE, forget(State), Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
-%% @doc Called when the function to which the connection was handed has returned.
+%% @doc Called when the function that took over the connection has returned or crashed.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
 left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
     yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>}),
     done(Socket);
 left(ended, #state{socket = Socket}) -> done(Socket).
 
-%% If the client has sent more than this request, an ordinary close would lose the response.
+%% Closes the connection. If the client has already sent more than this request, the connection
+%% lingers, because an ordinary close would lose the response.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0, socket = Socket}) ->
     ok = yucan_transport:release(Socket),
@@ -339,8 +343,8 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% An event stream (yucan_sse) lets the socket send data as messages. If such messages have arrived, their data comes before
-%% anything that recv would return.
+%% An event stream (yucan_sse) may have let data arrive as messages. These bytes come before
+%% everything that recv would return, so they are added to the buffer first.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
     case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_progress:has_streamed() of

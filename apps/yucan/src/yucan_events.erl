@@ -23,8 +23,9 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is logged; the next one
-%% follows only after a success, which `Failing' records.
+%% @doc Calls a user's function, whose failure does not affect the request. The first failure logs a
+%% warning, and further failures are silent until a call succeeds again. `Failing' is 1 in the
+%% meantime.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of
@@ -42,7 +43,7 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
     Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
     case Id of none -> Facts; _ -> Facts#{id => Id} end.
 
-%% The server may just have been stopped.
+%% Returns `none' if the server has just been stopped.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
 %% @doc Reports `[yucan, request, stop]': a request was answered. The user's function gets the duration in native units.

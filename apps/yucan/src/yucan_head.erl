@@ -35,8 +35,9 @@ method(_, _, _, _, _) -> {error, 400, bad_method}.
 
 target(Rest, Bin, Start, Limits, Req) -> target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
-%% `Mark' is the position of the first question mark, negated if the query contains bytes above 127. `Form' is `plain' as long as the path contains
-%% nothing that a canonical path cannot contain, so most paths need no second pass.
+%% `Mark' is the position of the first question mark, negated if the query contains bytes above 127.
+%% `Form' stays `plain' while the path has only bytes that a canonical path may have, so most paths
+%% need no second pass.
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $/, C < $? ->

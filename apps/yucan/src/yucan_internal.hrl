@@ -96,8 +96,8 @@
     plan :: yucan_router:plan()
 }).
 
-%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; and 1 once the
-%% function for events has failed.
+%% The positions in `counters': the number of open connections; 1 while the server drains and its
+%% responses contain `connection: close'; 1 after the function for events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).
 -define(EVENTS_FAIL, 3).
@@ -135,7 +135,8 @@
     local :: yucan_req:address(),
     counters :: atomics:atomics_ref(),
     quota :: yucan_quota:table(),
-    %% For the pool: how many of its processes are waiting for a connection, and how many should be.
+    %% For the pool: how many of its processes are waiting for a connection, and how many should be
+    %% waiting.
     waiting :: atomics:atomics_ref() | undefined,
     acceptors = 1 :: pos_integer(),
     %% For a connection process: its state (see yucan_pool).

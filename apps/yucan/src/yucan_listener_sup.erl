@@ -33,7 +33,7 @@ stop_pools(Server) ->
     try supervisor:which_children(name(Server)) of
         Children -> lists:foreach(fun(Id) -> supervisor:terminate_child(name(Server), Id) end, [Id || {Id, _, _, _} <- Children, Id =/= log])
     catch
-        %% The pools have already exited.
+        %% The pools have already exited, so there is nothing to close.
         exit:_ -> ok
     end.
 

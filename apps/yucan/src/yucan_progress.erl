@@ -64,6 +64,7 @@ has_begun() ->
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Returns whether this process has sent a stream as a response since `Since', in us, the time at which a request arrived.
+%% @doc Returns whether this process has sent a stream in response to the request that arrived at
+%% `Since' (in us).
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.

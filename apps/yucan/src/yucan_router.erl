@@ -19,7 +19,7 @@
 -type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.
 -opaque plan() :: {handler, module(), term()} | {routes, #{binary() => compiled()}, [compiled()]} | {middleware, middleware(), plan()}.
 
-%% @doc Returns the response of the host that the request specifies.
+%% @doc Passes the request to the host that it names, and returns the response.
 -spec respond(#req{}, #site{}) -> yucan_handler:response().
 respond(#req{path = <<"*">>}, _) ->
     %% OPTIONS * applies to the server itself (RFC 9110, 9.3.7).

@@ -99,7 +99,8 @@ outcome(#req{conn = #conn{socket = Socket}}) ->
         Outcome -> Outcome
     end.
 
-%% @doc Leaves the response incomplete, so that the client can tell. `none' means that nothing was sent in steps.
+%% @doc Cuts the response short, so that the client can tell that it is incomplete. `none' means
+%% that no response was being sent in steps.
 -spec cut() -> none | yucan_progress:outcome().
 cut() ->
     case yucan_progress:take() of

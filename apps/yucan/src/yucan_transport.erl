@@ -13,8 +13,9 @@
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
 -type event() :: {data, binary()} | {last, binary()} | passive | closed.
-%% The meaning of a message from a socket. After `last', which contains data, the socket sends no more messages, as after `passive'. Either may have
-%% been sent before a later arm/2.
+%% What a message from a socket means. `last' contains data and, like `passive', says that the
+%% socket sends no more messages until it is armed again. Either of these may already be outdated,
+%% because arm/2 may have been called after the socket sent it.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.

@@ -105,7 +105,8 @@ copy(Req, Device, Size) ->
             end
     end.
 
-%% @doc Handles a browser's form, which contains the token, unless the request does, followed by the files.
+%% @doc Handles a browser's form: first the token, unless the request itself has it, and then the
+%% files.
 -spec form(yucan_req:req(), state()) -> yucan_handler:response().
 form(Req, #{upload := none}) -> no_upload(Req);
 form(Req, State) ->

@@ -97,7 +97,8 @@ requests_test() ->
     Ask = fun(Key, At) -> ask(Table, Key, 4, Now + At) end,
     ?assertEqual([ok, ok, ok, ok, {wait, 1}, {wait, 1}], [Ask(a, 0) || _ <- lists:seq(1, 6)]),
     ?assertEqual(ok, Ask(b, 0)),
-    %% At a limit of four per second, one more request is allowed each quarter of a second, but never more than four at once.
+    %% With a limit of four per second, one more request is allowed every quarter of a second, but
+    %% never more than four at once.
     ?assertEqual([ok, {wait, 1}], [Ask(a, ?SECOND div 4) || _ <- [1, 2]]),
     ?assertEqual([ok, ok, ok, ok, {wait, 1}], [Ask(a, 100 * ?SECOND) || _ <- lists:seq(1, 5)]),
     ?assertEqual([ok, {wait, 1}, {wait, 1}], [ask(Table, slow, 1, Now) || _ <- [1, 2, 3]]).

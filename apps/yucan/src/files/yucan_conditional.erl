@@ -50,8 +50,8 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
-%% In this comparison, the tag of a form that the server has compressed is considered equal to the
-%% file's own tag, because clients that accept gzip never see the file's own tag.
+%% Here the tag of a compressed form counts as the file's own tag, because clients that accept gzip
+%% never see the file's own tag.
 same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;

@@ -176,9 +176,10 @@ may_change(Req, Path, Root, Options) ->
     end,
     yucan_conditional:may_change(Req, Current).
 
-%% ---- the forms of a file
+%% ---- the file and its compressed forms
 
-%% Either the file itself, a form that is compressed here, or the coding of a separate compressed file.
+%% `identity' is the file itself, `made' is compressed by this module, and a coding stands for a
+%% separate compressed file.
 -type form() :: identity | made | binary().
 
 -record(form, {
@@ -194,13 +195,14 @@ may_change(Req, Path, Root, Options) ->
 
 -define(PARTS, [{<<"accept-ranges">>, <<"bytes">>}]).
 
-%% The state of a file at the last check, and its cached forms: the file itself, separately stored compressed files, and those compressed here.
+%% What the last check of a file found, and its cached forms: the file itself, separate compressed
+%% files, and those compressed here.
 -record(seen, {
     info :: file:file_info(),
     %% True if the file is old enough that any further change would be noticed.
     settled :: boolean(),
     type :: binary(),
-    %% True if the file had been checked less than a second before this check.
+    %% True if the previous check was less than a second before this one.
     often = false :: boolean(),
     %% True if the file is text, which also has compressed forms.
     varies :: boolean(),

@@ -22,7 +22,8 @@
 -define(BYTES(Table), 2 + Table).
 
 -type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map() | binary(), Name :: binary()}.
-%% A file has a separate entry for each different value of the options.
+%% The options are part of the key, so a file that is served with different options has several
+%% entries.
 
 %% @doc Creates an empty cache for a server. The tables belong to the calling process.
 -spec open(Server :: atom()) -> ok.
@@ -82,8 +83,10 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
         false -> ok
     end.
 
-%% The process that succeeds in exchanging the tables empties the older one, which is now the younger. It resets the size before it deletes the
-%% entries. So entries that other processes insert in the meantime may be lost, but no entry stays uncounted for long.
+%% Several processes may find the younger table full at the same time, but only one succeeds in
+%% exchanging the tables. It empties the one that has just become the younger, resetting the size
+%% before it deletes the entries. Entries inserted in between may be lost, but none stays uncounted
+%% for long.
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,
     case atomics:compare_exchange(Counters, ?YOUNGER, Younger, Older) of

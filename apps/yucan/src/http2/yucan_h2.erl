@@ -143,8 +143,8 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
-            %% The client waits for permission to send its body, and this response grants it. The
-            %% flow-control windows determine how much the client may send.
+            %% The client is waiting for permission to send its body, and this interim response
+            %% grants it. How much the client may send depends on the flow-control windows.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,
             State#state{h2 = H22, served = Served + 1, template = Template#req{authority = Authority}};
         malformed -> failed(Id, protocol_error, State);
@@ -192,7 +192,7 @@ between(State) ->
 
 any_more(0, _, State) -> rest(State);
 any_more(_, Busy, State) ->
-    %% Lets handlers that can run do so before this process continues.
+    %% Yields first, so that handlers that are ready to respond can add their output.
     _ = Busy andalso erlang:yield(),
     receive
         Message -> message(Message, State)

@@ -33,7 +33,8 @@
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),
-    %% The data that waits for window space, the time of the last progress, and the caller that waits for the data to be sent.
+    %% The data that waits for window space, whether it ends the stream, and the caller to notify
+    %% once it has been sent. `since' is the time of the last progress.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
     %% True while the stream is in `ready'.
@@ -50,10 +51,12 @@
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% They live slightly longer than their streams. `active' processes also get a message when the stream ends.
+    %% The processes that serve streams, some of which briefly outlive their streams. `active'
+    %% processes also get a message when their stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
-    %% The streams that the server has closed. The client may not have noticed yet, so frames that it still sends on them are not errors.
+    %% The streams that the server has closed. A client that has not noticed yet may still send
+    %% frames on them, which are not errors.
     given_up = [] :: [id()],
     %% A header block that is not complete yet. Until it is, no other frame may arrive.
     block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},

@@ -84,7 +84,8 @@ finish(Stream, Data) -> send(Stream, Data, true).
 send_file(Stream, _, Handle, Offset, Length, _) ->
     {ok, Length - yucan_transport:copy(fun(Data, Last) -> send(Stream, Data, Last) end, Handle, Offset, Length)}.
 
-%% @doc Has an effect only with `{active, false}': data that arrives later is buffered until it is read.
+%% @doc Only `{active, false}' has an effect: data that arrives afterwards is buffered until it is
+%% read.
 -spec setopts(stream(), list()) -> ok.
 setopts(#stream{connection = Connection, id = Id}, [{active, false}]) ->
     Connection ! {active, Id, 0},

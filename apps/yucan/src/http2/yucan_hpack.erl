@@ -11,7 +11,7 @@
 
 -type field() :: {Name :: binary(), Value :: binary()}.
 
-%% The entries by number. Entries are numbered from 1, and `added' is the number of the newest.
+%% The entries by number, starting at 1. `added' is the number of the newest.
 -record(table, {
     entries = #{} :: #{pos_integer() => field()},
     %% Used by an encoder: the number of the entry for each field.
@@ -21,7 +21,8 @@
     max :: non_neg_integer(),
     %% The size that the settings allow. A decoder's `max' may be smaller.
     allowed :: non_neg_integer(),
-    %% Used by an encoder: the smallest and the latest of the new sizes that have not been announced to the peer yet.
+    %% Used by an encoder: the smallest and the latest of the table sizes that the peer has not been
+    %% told yet.
     told = none :: none | {Least :: non_neg_integer(), Last :: non_neg_integer()}
 }).
 -opaque table() :: #table{}.

@@ -20,7 +20,8 @@
 %% after a failed order. `RETRY_MS' is the shortest such pause.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
-%% The longest pause after a restart of the program. Authorities limit the number of failures per hour; Let's Encrypt allows five.
+%% The longest pause between a failed order and the next one if the program has been restarted.
+%% Authorities limit the number of failures per hour; Let's Encrypt allows five.
 -define(RESTART_MS, 720000).
 -define(ORDER_MS, 600000).
 
@@ -246,7 +247,7 @@ start_order(#state{options = Options} = State) ->
     {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
     State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
 
-%% @private The function that the process of an order runs.
+%% @private The body of the process that places an order.
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 

@@ -7,7 +7,7 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
-%% The time limit for an order as a whole.
+%% The time limit for a complete order.
 -define(ORDER_MS, 180000).
 -define(HTTP_MS, 30000).
 -define(MAX_BYTES, 1048576).

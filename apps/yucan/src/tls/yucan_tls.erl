@@ -12,11 +12,12 @@
 
 -define(PART_BYTES, 65536).
 
-%% The TLS settings of a listener: its options, and the ssl socket for which ssl keeps the key of the session tickets.
+%% A listener's TLS options, and the ssl socket that holds its session ticket key.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
 -opaque demands() :: [ssl:tls_server_option()].
-%% The requirements that the client had to meet in a handshake, and the listener's default for hosts without their own requirements.
+%% The listener's requirements, which apply to hosts without their own, and the requirements that
+%% the client met in the handshake.
 -opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
@@ -58,13 +59,14 @@ accepted(Options) ->
         {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
     end.
 
-%% @doc Opens a port that belongs to the caller and does nothing else, for {@link open/2}.
+%% @doc Opens a port that belongs to the caller and only serves as the first argument of {@link
+%% open/2}.
 -spec anchor() -> port().
 anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
 
-%% @doc Permits connections to use these settings from now on. ssl keeps the ticket key until the port is closed. A listening socket could not replace
-%% the port, because it would be closed too early: handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of
-%% each.
+%% @doc Lets connections use these settings from now on. ssl keeps the ticket key until the port is
+%% closed. A listening socket could not replace the port, because a draining server closes it while
+%% handshakes are still in progress, and TLS 1.3 issues a ticket at the end of each.
 -spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
 open(Anchor, {Options, wanted}) ->
     {ok, Tickets} = listen(Anchor, Options),

@@ -35,8 +35,8 @@
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
                 %% The times at which connections were closed for waiting requests, latest first.
                 closed = [] :: [{address(), At :: integer()}],
-                %% Whether a message to this process is on its way: `sweep' is sent while there are idle connections, `let_in' while a request may be
-                %% waiting for it.
+                %% Whether a message to this process is already on its way. `sweep' is sent while
+                %% there are idle connections, and `let_in' while a request may be waiting for it.
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 

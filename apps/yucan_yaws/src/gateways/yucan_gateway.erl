@@ -19,7 +19,7 @@
 -define(GATHER_BYTES, 65536).
 
 -type source() :: {yucan_cgi_run | yucan_fcgi_client | yucan_proxy_client, term()}.
-%% A module that exports read/2 and close/1, and its state.
+%% A source: a module that exports read/2 and close/1, and that module's state.
 -type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
 %% `silence_ms' is how long the source may send nothing, `name' is its name in the log, and `headers' is a function that changes the headers.
 -type headers() :: [{binary(), binary()}].

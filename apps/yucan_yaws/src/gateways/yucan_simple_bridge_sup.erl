@@ -8,8 +8,8 @@
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
-%% A WebSocket message may be as large as a body that is read as a whole. Other backends have no limit, and an application whose message is rejected
-%% would reconnect and send it again forever.
+%% A WebSocket message may be as large as the largest body that is read at once. Other backends have
+%% no limit, and an application whose message is rejected would reconnect and send it again forever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 

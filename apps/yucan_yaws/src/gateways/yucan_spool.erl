@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The body of a request. It is read completely before a gateway starts, into memory if it is small and otherwise into a file.
+%% @doc The body of a request, which is read completely before a gateway starts, into memory if it
+%% is small and otherwise into a file. A script must know the body's length, reads it at its own
+%% pace, and should not be kept waiting by a slow client.
 %%
-%% The reasons are that a script must know the length of the body, reads the body at its own pace, and should not be occupied by a slow client. The
-%% process that takes a body deletes it, or yucan_unfinished does so if that process is killed. The files are in a directory in TMPDIR that belongs to
-%% this VM and that only its user can enter, because the mode of a file can be set only after the file exists, when other users may already have opened
-%% it.
+%% The process that takes a body deletes it, or yucan_unfinished does so if that process is killed.
+%% The files are in a directory in TMPDIR that belongs to this VM and that only its user can enter.
+%% Setting each file's mode would not be enough, because other users could open the file before its
+%% mode is set.
 -module(yucan_spool).
 
 -export([take/2, take/3, size/1, delete/1, send/2, on_disk/1, leave/0]).
