@@ -6,7 +6,7 @@
 -export([live/1]).
 
 -define(BYTES, 1000000).
--define(MESSAGES, 20). %% after a leak, old memory may still contain the address
+-define(MESSAGES, 20). %% more than one, because old memory may still contain a leaked address
 
 %% @doc Starts two nodes with the driver next to this `ebin'. The nodes connect, send messages that arrive in fragments, disconnect and exit.
 %% A deliberate fault makes them exit earlier, but that is for the caller to judge.

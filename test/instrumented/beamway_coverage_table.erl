@@ -69,7 +69,8 @@ table(Rows) ->
 percent(Lines, Missed) ->
     100 * (Lines - Missed) / Lines.
 
-%% BEAMWAY_COVERAGE_BEGAN is the start time of the run in seconds; a run may take an hour. Which lines run does not depend on the load of the machine.
+%% The result carries the start time of the run, which may take an hour. It never counts as noisy,
+%% because the machine's load does not affect which lines run.
 keep(Root, Rooms) ->
     Counts = [#{room => list_to_binary(Room), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Room, Lines, Missed} <- Rooms],
     Context = beamway_bench_store:context("coverage", "make coverage KEEP=1"),

@@ -23,7 +23,7 @@
                     links := #{atom() => pos_integer()},        %% at the end, by kind, seen from either side
                     seconds := float()}.
 
-%% This many readings, 100 ms apart, must be equal.
+%% The resources have settled after this many equal readings, 100 ms apart.
 -define(SETTLED_READINGS, 10).
 -define(CALL_MS, 30000).
 -define(SETTLE_MS, 60000).
@@ -31,7 +31,8 @@
 -define(RUN_MS, 600000).
 %% The consequences of a fault that ends a connection are checked when this time has passed.
 -define(NOTICE_US, 5500000).
-%% The interval between the bursts of a pair of nodes is about this, multiplied by the number of pairs.
+%% Each pair of nodes pauses between its bursts for about this long, multiplied by the number of
+%% pairs.
 -define(PACE_MS, 3).
 
 -record(run, {carrier :: carrier(),
@@ -39,7 +40,7 @@
               schedule :: beamway_nemesis_schedule:schedule(),
               tag :: string(),
               ebin :: file:filename(),
-              another_ebin = none :: none | file:filename(),      %% of the other version
+              another_ebin = none :: none | file:filename(),      %% with the other version of the carrier
               nodes = #{} :: #{beamway_nemesis_schedule:index() => map()},
               baseline = #{} :: #{beamway_nemesis_schedule:index() => map()},
               lasting = #{} :: #{pid() => {beamway_nemesis_schedule:fault(), integer()}},

@@ -25,10 +25,10 @@
 
 -define(KINDS, [small, mixed, flood, call, words]).
 -define(CALL_MS, 30000).
-%% When a node goes down, two events arrive at almost the same time, in either order: the nodedown, and the exit signal with `noconnection' after
-%% which no more words arrive from a process.
+%% When a node goes down, the hub's nodedown and the `noconnection' signals that end the words of
+%% that node's processes arrive in either order, but at most this far apart.
 -define(NEARLY_US, 5000000).
-%% How often, and after what pause, to look again for the session of a link.
+%% How often, and after what pause, to look again for a link's session.
 -define(SESSION_TRIES, 25).
 -define(SESSION_PAUSE_MS, 20).
 

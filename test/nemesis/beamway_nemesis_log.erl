@@ -18,8 +18,8 @@ unexpected(Text, #{faults := Faults}) ->
 is_serious(Line) ->
     re:run(Line, "^[0-9T:.+Z-]+ (warning|error|critical|alert|emergency):", [{capture, none}]) =:= match.
 
-%% Each entry is a log text with a list of faults, at least one of which must be in the schedule. At the end of a run all nodes are
-%% disconnected.
+%% Each entry is a log text with `always' or a list of faults, at least one of which must be in the
+%% schedule. Every run ends connections, because all nodes are disconnected at its end.
 allowed() ->
     [%% The answer to a call that was abandoned when the connection ended arrives over the next connection.
      {"The global_name_server locker process received an unexpected message", always},
@@ -28,7 +28,8 @@ allowed() ->
      %% OTP's own TLS distribution logs this if it has no options except certificates.
      {"Server authenticity is not verified", always},
      {"beamway: no TLS connection with", [kill, restart, stop, no_descriptors]},
-     %% The code server searches each directory for a module that is not loaded yet; a connection cannot be set up.
+     %% Without descriptors, the code server cannot search directories for a module that is not
+     %% loaded yet, and no connection can be set up.
      {"emfile", [no_descriptors]},
      {"Too many open files", [no_descriptors]},
      {"descriptor limit, ulimit -n?", [no_descriptors]},

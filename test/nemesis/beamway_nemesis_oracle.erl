@@ -40,7 +40,8 @@
 
 %% For this long after a fault that ends a connection, another attempt to connect may still fail halfway (net_setuptime is 7 s).
 -define(GRACE_US, 10000000).
-%% How long a mandatory nodedown may take. It can be late because the node waits for last words and the machine is busy.
+%% How late a mandatory nodedown may be, because the node may be waiting for last words, and the
+%% machine may be busy.
 -define(NOTICE_US, 5000000).
 %% A sender cannot have this many messages in flight when it learns of a new connection.
 -define(LATE, 200).

@@ -16,7 +16,7 @@
 
 -type index() :: 1..6.
 -type schedule() :: #{nodes := [options()], faults := [fault()]}.
--type options() :: #{carrier => tcp | stock,          %% the default is that of the run
+-type options() :: #{carrier => tcp | stock,          %% the run's carrier by default
                      ring_bytes => pos_integer(),
                      poll_us => non_neg_integer(),
                      wire => another}.                %% uses a different version of the extension

@@ -59,7 +59,8 @@ rounds(Properties, Deadline, Count, []) ->
     end;
 rounds(_, _, Count, Found) -> {Count, Found}.
 
-%% PropEr 1.2 gets the stack of an exception with a function that was removed in OTP 24. A property that raises an exception is also a finding.
+%% If a property raises an exception, that is also a finding. PropEr 1.2 then fails with `undef',
+%% because it calls a function for the stack that was removed in OTP 24.
 holds(Test, Options) ->
     try proper:quickcheck(Test, Options)
     catch error:undef -> false

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Defines a group of cases for each carrier, and starts a pair of nodes for each group. All suites share it.
+%% @doc Runs a suite's cases once per carrier: defines a group for each carrier, and starts a pair
+%% of nodes for each group.
 %%
 %% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) shows that the case
 %% itself is right. This module reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one ({@link
@@ -41,8 +42,8 @@ groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
 only(Some, Groups) ->
     [{Carrier, [], [Case || Case <- Cases, lists:member(Carrier, proplists:get_value(Case, Some, [Carrier]))]} || {Carrier, [], Cases} <- Groups].
 
-%% @doc For init_per_group: stores the carrier. A carrier that has not been built is a failure, because without it the tests of Beamway would be
-%% meaningless.
+%% @doc For init_per_group: stores the carrier. Fails if the carrier has not been built, because the
+%% tests of Beamway would be meaningless without it.
 -spec init_group(beamway_peer:carrier(), config()) -> config().
 init_group(inet_tcp, Config) ->
     [{carrier, inet_tcp} | Config];

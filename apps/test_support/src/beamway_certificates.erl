@@ -15,9 +15,9 @@
 -define(DIGEST, {digest, sha256}).
 
 -type kind() :: good            %% for this host, signed by the authority
-              | expired         %% it was valid until some time ago
-              | not_yet_valid   %% it will be valid later
-              | revoked         %% it is on the authority's list
+              | expired         %% no longer valid
+              | not_yet_valid   %% not valid yet
+              | revoked         %% on the authority's revocation list
               | other_host      %% for a different host
               | {address, inet:ip4_address()} %% for this address only
               | other_authority %% signed by a different authority of the same name, which the nodes do not trust
@@ -104,8 +104,8 @@ days(From, To) ->
     Days = calendar:date_to_gregorian_days(Today),
     {calendar:gregorian_days_to_date(Days + From), calendar:gregorian_days_to_date(Days + To)}.
 
-%% @doc Returns the directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. It contains the last certificate of the
-%% kind `revoked'.
+%% @doc Returns the directory with the authority's revocation list, as ssl_crl_hash_dir expects it.
+%% The list contains the most recently created certificate of the kind `revoked'.
 -spec lists_of_revoked() -> file:filename().
 lists_of_revoked() ->
     #{authority := Authority} = persistent_term:get(?MODULE),

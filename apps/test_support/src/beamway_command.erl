@@ -36,7 +36,7 @@ pre_init_per_suite(_Suite, Config, Epmd) ->
     ok = write_secret(filename:join(Home, ".erlang.cookie"), "beamway_cli_suite"),
     {[{root, Root}, {home, Home}, {command, filename:join(Root, "bin/beamway")} | Config], Epmd}.
 
-%% @private If the suite's own init skipped a case, the epmd of that case is still running.
+%% @private If the suite's own init skipped a case, that case's epmd is still running.
 -spec pre_init_per_testcase(module(), atom(), config(), epmd()) -> {config(), epmd()}.
 pre_init_per_testcase(_Suite, _Case, Config, Before) ->
     ok = stop_epmd(Before),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Decides which cases of a suite belong to the level of a run: `quick', `rest' (everything that is not quick) or `all'.
+%% @doc Selects a suite's cases for the level of a run: `quick', `rest' (everything that is not
+%% quick) or `all'.
 %%
 %% The environment variable BEAMWAY_TEST_LEVEL names the level (`scripts/run-tests' sets it), and `test/runners' lists the groups and cases that
 %% are not quick.

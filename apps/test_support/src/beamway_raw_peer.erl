@@ -2,9 +2,11 @@
 %% @doc A peer that performs the distribution handshake by hand, up to a step that the test chooses, and then does what no real node would: it
 %% stalls, sends garbage or disappears.
 %%
-%% It can take either role: {@link call/3} connects to a node, and {@link serve/3} registers a name with epmd and waits for a node to connect. A step
-%% says how far the handshake goes. Everything up to that step is correct, with Beamway's extension if the options contain one. The rest is up to the
-%% caller, who gets a passive socket in `{packet, 2}' mode, as in the handshake.
+%% It can take either role: {@link call/3} connects to a node, and {@link serve/3} registers a name
+%% with epmd and waits for a node to connect. The `Step' argument says where to stop in the
+%% handshake. Everything before that is correct, and includes Beamway's extension if the options
+%% contain one. The caller then gets a passive socket in `{packet, 2}' mode, as in the handshake, on
+%% which it can misbehave.
 %%
 %% It runs in the test's own process, which need not be on a distributed node.
 -module(beamway_raw_peer).

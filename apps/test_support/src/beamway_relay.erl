@@ -11,19 +11,21 @@
 
 -type relay() :: #{table := ets:table(), acceptor := pid()}.
 -type hook() :: fun((up | down, Before :: non_neg_integer(), binary()) -> {ok, binary()} | {back, binary()} | cut).
-%% The function decides how the next bytes are treated: they are forwarded, perhaps modified, or sent back to the sender, or the connection is
-%% closed. `up' means bytes from the connecting side. Before is the number of bytes that have already passed in that direction.
+%% The function decides what happens to the next bytes: they are forwarded, perhaps modified, or
+%% sent back to the sender, or the connection is closed. `up' means that they come from the
+%% connecting side, and `Before' is how many bytes have already passed in that direction.
 
 -define(WAIT_MS, 20000).
 
-%% @doc Returns a node with that carrier, behind a relay at `Address' ("127.0.0.2"), which the caller must start next.
+%% @doc Starts a node that uses the carrier and is reached through a relay at `Address' (such as
+%% "127.0.0.2"), which the caller must start next.
 -spec node_at(beamway_peer:carrier(), Address :: string(), beamway_peer:options()) -> {pid(), node()}.
 node_at(Carrier, Address, Options) ->
     Args = ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | maps:get(args, Options, [])],
     {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{host => Address, args => Args}),
     {Peer, Node}.
 
-%% @doc Starts a relay at `Address' that forwards to that node.
+%% @doc Starts a relay at `Address' that forwards to the node.
 -spec start(Address :: string(), pid()) -> relay().
 start(Address, Peer) -> start(Address, Peer, fun(_, _, Data) -> {ok, Data} end).
 

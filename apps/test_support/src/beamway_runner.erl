@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs unit tests or one Common Test suite in this VM, for `scripts/run-tests'.
 %%
-%% Lines for the user begin with `@@ '. The script shows these lines and writes the rest to a log. The counts are written to the file that the
-%% environment variable RESULT names, as `passed failed skipped', at the very end. A runner that has crashed does not leave the file, which the
+%% Lines for the user begin with `@@ '; the script shows these and writes all others to a log. At
+%% the very end, the runner writes its counts to the file that the environment variable RESULT
+%% names, as `passed failed skipped'. If it crashes before that, the file is missing, which the
 %% script counts as a failure.
 -module(beamway_runner).
 

@@ -2,7 +2,8 @@
 %% @doc The Common Test hook of {@link beamway_runner}. It prints a line with the elapsed time when a case ends, and the reason for each failure
 %% and skip. At the end it sends the counts to the runner.
 %%
-%% `{skip, {rights, Why}}' is a skip because of missing permissions. If CI=true promises all permissions, it is a failure.
+%% `{skip, {rights, Why}}' means that a permission is missing. With CI=true, which promises all
+%% permissions, this counts as a failure.
 -module(beamway_runner_cth).
 
 -export([post_groups/2, post_all/3]).
@@ -73,8 +74,8 @@ on_tc_fail(Suite, Case, Reason, State) ->
     beamway_runner:say("FAIL ~ts~ts: ~0tP", [name(Suite, Case), seconds(Case, State), Reason, 60]),
     add_failure(Case, State).
 
-%% The failure of the init function itself has already been shown with its reason, so this only concerns the cases that did not run because of
-%% it.
+%% If an init function failed, its failure has already been shown with the reason, so this only
+%% reports the cases that could not run because of it.
 %% @private
 on_tc_skip(Suite, Case, {tc_auto_skip, {failed, {Module, Function, _}}}, State) ->
     beamway_runner:say("FAIL ~ts: not run, since ~ts:~tp failed", [name(Suite, Case), Module, Function]),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Listens to eunit for {@link beamway_runner}: names each failed and cancelled case, and counts all of them.
+%% @doc The eunit listener of {@link beamway_runner}, which names each failed or cancelled case and
+%% counts all cases.
 -module(beamway_runner_eunit).
 -behaviour(eunit_listener).
 

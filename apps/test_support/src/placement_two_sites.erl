@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts six nodes for the suites of placement, in a tree of two sites, the first of which has two racks. The pairs `a' and `b', `c' and
-%% `d', and `e' and `f' are each close together. The attribute `size' goes from 1 to 6, `zone' alternates between x and y, and `slots' is 2.
-%% Only `a' is connected to all others.
+%% @doc Starts six nodes for placement's suites, in a tree of two sites, the first of which has two
+%% racks. The pairs `a' and `b', `c' and `d', and `e' and `f' are each close together. The attribute
+%% `size' goes from 1 to 6, `zone' alternates between x and y, and `slots' is 2. Only `a' is
+%% connected to all others.
 -module(placement_two_sites).
 
 -export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).

@@ -11,7 +11,7 @@
 -define(PROGRAM, "/usr/sbin/php-fpm8.2").
 -define(CHILDREN, 3).
 
-%% Returns the number of processes in each of its two pools.
+%% Returns the number of processes in each of php-fpm's two pools.
 children() -> ?CHILDREN.
 
 %% Starts php-fpm. Returns the argument for stop/1: #{socket, tcp, ...}.

@@ -68,8 +68,8 @@ answered(Socket) ->
     {200, _, <<"OK">>} = yucan_client:one(Socket),
     ok.
 
-%% @doc Returns the connection processes that are currently executing this function. A process that still waits for a connection is not linked to a
-%% port, so it does not count.
+%% @doc Returns the connection processes that are currently executing this function. Processes that
+%% still wait for a connection, which are not linked to a port, do not count.
 -spec connections_in(mfa()) -> [pid()].
 connections_in(Function) ->
     [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
@@ -87,8 +87,8 @@ server_side(Socket) ->
 -spec wait_for(fun(() -> boolean())) -> true.
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
-%% @doc Returns the number of messages in the mailbox of a suspended connection process once its socket has become passive. `Send' makes the client
-%% send one more message.
+%% @doc Suspends a connection process and calls `Send', which makes the client send one message,
+%% until the socket has become passive. Returns how many messages are then in the process's mailbox.
 -spec flooded(pid(), Send :: fun(() -> ok)) -> pos_integer().
 flooded(Pid, Send) ->
     true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
@@ -97,8 +97,8 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc Like {@link flooded/2}, but counts this many times, for a connection that is held (see serve/2). The connection serves one message
-%% after each count.
+%% @doc Like {@link flooded/2}, but for a connection that its handler holds (see serve/2). Counts
+%% `Times' times, and lets the connection serve one message after each count.
 -spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
 flooded_served(Pid, Send, Times) ->
     [begin

@@ -15,7 +15,8 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% This is less than the server's own limits.
+%% The server's own limits are longer, so a connection that closes within this time was not closed
+%% by one of them.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].

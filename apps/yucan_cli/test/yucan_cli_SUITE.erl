@@ -600,7 +600,8 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
-    %% The user has forgotten the name. The directory is not used as a name, and no files are left in it.
+    %% If the user has forgotten the daemon's name, the directory is not mistaken for it, and no
+    %% files are left in the directory.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
     %% A query with an unknown name does not leave a directory behind either.

@@ -62,7 +62,7 @@ get(Port, Target) -> yucan_yaws_client:get(Port, "h", Target).
 post(Port, Target, Body) ->
     yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body}).
 
-%% ---- input of a script
+%% ---- a script's input
 
 %% RFC 3875, 4.1.
 environment(Config) ->
@@ -165,7 +165,7 @@ big_answer_to_a_slow_client(Config) ->
 
 binaries() -> erlang:memory(binary).
 
-%% ---- the answer of a script: RFC 3875, 6
+%% ---- a script's response (RFC 3875, 6)
 
 statuses(Config) ->
     Port = start(Config, [{"a.cgi", sh("printf 'Status: 404 Not Here\\nContent-Type: a/b\\nSet-Cookie: a=1\\nSet-Cookie: b=2\\n\\nx'")},
@@ -725,7 +725,7 @@ tell(Listen, Answer, Pid) ->
 
 told() -> receive {told, Lines} -> Lines after 20000 * beamway_runner:slowness() -> error(not_asked) end.
 
-%% ---- nothing may be left
+%% ---- nothing is left behind
 
 script(Config, Name) -> filename:join([yucan_yaws_site:folder(Config), "www", Name]).
 

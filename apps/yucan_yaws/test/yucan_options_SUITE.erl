@@ -238,7 +238,7 @@ extern_node(Config) ->
     500 = status(yucan_yaws_client:get(Port, "h", "/a.php")),
     {200, _, <<"f">>} = yucan_yaws_client:get(Port, "h", "/f").
 
-%% ---- the server as a whole
+%% ---- settings of the server
 
 log_folder(Config) ->
     Logs = filename:join(yucan_yaws_site:folder(Config), "logs"),

@@ -537,7 +537,7 @@ nitrogen(Config) ->
      end || Name <- ["one", "two"]],
     ok.
 
-%% ---- the life of a configuration
+%% ---- loading and reloading a configuration
 
 reload(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\n", [{"www/f", "one"}, {"www2/f", "two"}]),

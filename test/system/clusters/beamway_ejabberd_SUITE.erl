@@ -227,7 +227,7 @@ configure(Cluster) ->
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
 
-%% Sets the environment of the node, which applies from its next start on, and that of ejabberdctl, which applies immediately.
+%% Sets the environment that the node gets at its next start, and that ejabberdctl uses from now on.
 set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
     file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
@@ -281,8 +281,9 @@ await_running(Numbers, Cluster) ->
                          end, {no_cluster, N, Expected})
       end, Numbers).
 
-%% Returns the kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also contains
-%% the connection of the node that sends the query. The expression must not contain single quotes because it is enclosed in them.
+%% Asks a node for the kind of its link to each of the other two nodes. With stock distribution, the
+%% list also contains the connection of the node that sends the query. The expression must not
+%% contain single quotes, because it is enclosed in them.
 links(N, Cluster) ->
     Node = "list_to_atom(\"" ++ node_name(N, Cluster) ++ "\")",
     Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "

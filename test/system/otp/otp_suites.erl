@@ -17,9 +17,10 @@
 -define(COUNTED_TRIES, 100).
 -define(COUNTED_WAIT_MS, 50).
 
-%% For each suite: its directory in the source package, the modules that it calls, the time limit per carrier, the cases that are run
-%% (default: all), and the hooks. Of the data directory: the programs and libraries in C, and the modules that are compiled, each with the
-%% directory for the result (default: all modules, in the directory of their sources).
+%% What is needed to run each suite: its directory in the source package, the modules that it calls,
+%% the time limit per carrier, the cases (default: all) and the hooks. The C programs and libraries
+%% in the suite's data directory are listed as well, and so are the modules to compile there, each
+%% with the directory for the result (default: all modules, in the directory of their sources).
 suites() ->
     [
         {distribution_SUITE, #{
