@@ -81,8 +81,8 @@ noise(Load) when Load > ?QUIET_LOAD ->
     [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
 noise(_) -> [].
 
-%% @doc Waits for at most five minutes until the load average is that of a quiet machine. If a measurement has just ended, the load average still
-%% includes it.
+%% @doc Waits for at most five minutes until the load average is as low as on a quiet machine. Just
+%% after a measurement, the load average still includes that measurement.
 -spec await_quiet(waiting()) -> ok | {loud, LoadAverage :: float()}.
 await_quiet(Waiting) -> await_quiet(?QUIET_MS, Waiting).
 

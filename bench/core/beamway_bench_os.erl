@@ -11,7 +11,8 @@
 -opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
 %% A process ID and its start time, because the kernel reuses IDs and we must not kill an unrelated process.
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
-%% Voluntary: a thread went to sleep and had to be woken. Forced: its time slice was used up.
+%% A voluntary switch means that a thread went to sleep and had to be woken, and a forced one that
+%% its time slice was used up.
 
 %% @doc Returns the identity of the process that currently has this ID, or `gone' if it has exited.
 -spec identity(OsPid :: pos_integer()) -> identity() | gone.

@@ -13,8 +13,9 @@
 -define(ROUNDS, 7).
 -define(MS, 400).
 
-%% @doc Takes less than 10 s. First it measures the maximum rate of stock distribution. Then, in each round and over each carrier, it makes a call about
-%% every millisecond while streams run at 60 percent of that maximum.
+%% @doc Measures for less than 10 s. It first determines the maximum rate of stock distribution.
+%% Then, in each round and over each carrier, it makes a call about every millisecond while streams
+%% run at 60 percent of that maximum.
 -spec run(Stock :: beamway_bench_nodes:cluster(), Beamway :: beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [One, Two | _]} = Stock, Beamway) ->
     _ = [beamway_bench_nodes:all([One, Two], beamway_bench_messages, Step, []) || Step <- [start_server, start_sink]],

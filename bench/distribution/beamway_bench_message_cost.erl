@@ -61,7 +61,7 @@ a_dead_server_fails_the_load_test_() ->
         ?assertMatch({error, {error, _, _}}, beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], run_options()) end))
     end}.
 
-%% If the load does not fail, the timeout of the test ends this loop.
+%% If the load does not fail, this loop runs until the test's timeout.
 until_it_fails(One) ->
     _ = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
     until_it_fails(One).

@@ -42,8 +42,8 @@ await(Ref, Missing) ->
     after ?WAIT_MS -> error({servers_missing, Missing})
     end.
 
-%% @doc Broadcasts a term to the subscribers of one of the topics on all nodes. Returns `timeout' if the other node's subscribers have not received it
-%% within this time.
+%% @doc Broadcasts a term to a topic's subscribers on all nodes. Returns `timeout' if the other
+%% node's subscribers have not received it within this time.
 -spec publish(Topic :: non_neg_integer(), term(), TimeoutMs :: pos_integer()) -> ok | timeout.
 publish(Number, What, TimeoutMs) ->
     Topic = topic(Number),

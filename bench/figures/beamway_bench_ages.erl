@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How old the results are, and which of them to measure again. The age of a result is the number of later commits that have changed what it
-%% measures, or how it is measured; {@link beamway_bench_history} counts them.
+%% @doc Determines how old the results are, and which of them to measure again. A result's age is
+%% the number of later commits that have changed what it measures, or how it is measured; {@link
+%% beamway_bench_history} counts them.
 -module(beamway_bench_ages).
 
 -export([unknown_commits/0, too_old/0, marks/0, plan/1]).

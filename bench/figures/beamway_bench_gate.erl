@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `make check' and `make release-check' require of the stored results as a whole. The functions return the problems as text, and except for
-%% files/2 they are pure.
+%% @doc Checks what `make check' and `make release-check' require of all stored results together.
+%% The functions return the problems as text, and all except files/2 are pure.
 -module(beamway_bench_gate).
 
 -export([files/2, weak/2, dead/2, dead_text/1]).
@@ -28,7 +28,8 @@ too_heavy(Bytes) -> [io_lib:format("bench/results: ~b KB of JSON, at most ~b are
 
 unused(Pictures, Pages) -> [[File, ": no page shows it. Delete it"] || File <- Pictures, not lists:any(fun(Page) -> string:find(Page, filename:basename(File)) =/= nomatch end, Pages)].
 
-%% Returns what is wrong with the style of a picture, which may have been drawn by hand. The colours of a heat map's cells are written into their elements.
+%% Returns what is wrong with a picture's style, because pictures may also be drawn by hand. The
+%% colours of a heat map's cells are exempt; they are in the attributes of its elements.
 odd(File, Svg) ->
     Known = lists:append([[Light, Dark] || {_, Light, Dark} <- placement_svg:colours()]),
     [[File, ": the picture is ", Width, " pixels wide, and a page ", integer_to_list(?PAGE)] || Width <- found(Svg, "^<svg [^>]*width=\"(\\d+)"), list_to_integer(Width) > ?PAGE]
@@ -41,8 +42,8 @@ found(Text, Pattern) ->
         nomatch -> []
     end.
 
-%% @doc Checks that the verdicts of a result count: it needs enough repeats, and no other work may have run at the same time. `Entries' are its metrics with
-%% verdicts.
+%% @doc Checks that a result's verdicts count: it needs enough repeats, and no other work may have
+%% run at the same time. `Entries' are its metrics that have verdicts.
 -spec weak(Entries :: [map()], IsNoisy :: boolean()) -> [unicode:chardata()].
 weak([], _) -> [];
 weak(Entries, IsNoisy) ->
@@ -54,7 +55,7 @@ weak(Entries, IsNoisy) ->
 dead(Marks, Read) ->
     [Mark || {Name, Commit, _} = Mark <- Marks, case Read(Name) of {ok, #{<<"commit">> := Of}} -> Of =/= list_to_binary(Commit); {error, _} -> true end].
 
-%% @doc Describes such a mark as a problem.
+%% @doc Describes one of the marks that dead/2 returns as a problem.
 -spec dead_text(mark()) -> unicode:chardata().
 dead_text({Name, Commit, _}) -> ["bench/stale: ", Name, ".json is no longer of commit ", Commit, ". Run: make figures"].
 
@@ -71,7 +72,7 @@ weak_test_() ->
     Of = fun(Counts, IsNoisy) -> texts(weak([#{<<"samples">> => Count} || Count <- Counts], IsNoisy)) end,
     [?_assertEqual([], Of([7, 9], false)), ?_assertEqual(["6 repeats, and a verdict needs 7"], Of([9, 6], false)),
      ?_assertEqual(["measured while other work ran on the machine"], Of([7], true)),
-     %% Without verdicts nothing is required.
+     %% A result without verdicts need not meet these requirements.
      ?_assertEqual([], Of([], true))].
 
 dead_test_() ->
@@ -84,7 +85,7 @@ odd_test() ->
     ?assertEqual(["a.svg: the picture is 831 pixels wide, and a page 830", "a.svg: #f00 is not one of placement_svg:colours/0"], texts(odd("a.svg", Svg))),
     ?assertEqual([], odd("a.svg", unicode:characters_to_binary(placement_svg:picture(830, 10, "t", "")))).
 
-%% There is one list of colours for all pictures, and it is the console's.
+%% All pictures use the console's list of colours.
 the_colours_are_those_of_the_console_test_() ->
     [Css, Script] = [begin {ok, Text} = file:read_file(filename:join([beamway_bench_checkout:root(), "apps/beamway_console/priv/www", File])), Text end || File <- ["style.css", "pages/topology.js"]],
     [Light, Dark] = [element(2, re:run(Css, Pattern, [{capture, all_but_first, binary}, dotall])) || Pattern <- ["^.*?:root {(.*?)}", ":root\\[data-theme=\"dark\"\\] {(.*?)}"]],

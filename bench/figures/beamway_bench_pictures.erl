@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The pictures on the pages that are drawn from stored results. Each contains the data that it shows, so that a check can compare these data
-%% with the results.
+%% @doc Draws the pages' pictures from stored results. Each picture contains the data that it shows,
+%% so that a check can compare them with the results.
 -module(beamway_bench_pictures).
 
 -export([all/0, outdated/1, draw/1]).
@@ -14,7 +14,7 @@
 -spec all() -> [picture()].
 all() -> charts() ++ ants().
 
-%% @doc Describes the pictures that do not show what the results say.
+%% @doc Describes the picture files that no longer match the stored results.
 -spec outdated([picture()]) -> [unicode:chardata()].
 outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, Svg} <- Pictures, file:read_file(File) =/= {ok, whole(Data, Svg)}].
 

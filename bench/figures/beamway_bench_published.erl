@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What is published: reads `bench/figures.config' and `bench/stale', and returns the stored results in the form in which the pages show them.
+%% @doc Reads `bench/figures.config' and `bench/stale', and returns the stored results in the form
+%% in which the pages show them.
 -module(beamway_bench_published).
 
 -export([config/0, results/0, read/1, stale/0, shown/1, is_noisy/1, again/0]).
@@ -25,13 +26,14 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% Returns the entries that occur more than once in the file, because it would be undefined which of them is measured or shown.
+%% Returns the entries that occur more than once in the file. They are errors, because it would be
+%% undefined which of them is measured or shown.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
      || {Kind, Name} <- lists:usort(Keys -- lists:usort(Keys))].
 
-%% @doc Returns the name of each result, with what it measures and how it is measured again.
+%% @doc Returns each result's name, what it measures, and how to measure it again.
 -spec results() -> [{Name :: string(), map()}].
 results() -> [{Name, Result} || {result, Name, Result} <- config()].
 

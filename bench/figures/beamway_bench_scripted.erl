@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stores the results of programs that are not written in Erlang: what `scripts/figures begin', `store' and `compact' do.
+%% @doc Implements `scripts/figures begin', `store' and `compact', which store the results of
+%% programs that are not written in Erlang.
 -module(beamway_bench_scripted).
 
 -export([begun/3, store/2, compact/1]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tables on the pages, with the verdicts of the comparisons in them.
+%% @doc Creates the tables on the pages, including the verdicts of their comparisons.
 -module(beamway_bench_tables).
 
 -export([table/1, too_weak/0]).
@@ -120,7 +120,7 @@ pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
 across([_, Own, _, Ratio]) ->
     case Own =:= ?AGAIN of true -> Own; false -> [Own, ", ", Ratio] end.
 
-%% The OTP release in the heading is that of the first of these results that has been measured.
+%% The heading names the OTP release of the first result that has been measured.
 heading(Heading, Shown) -> [Heading | [[", OTP ", Otp] || Otp <- lists:sublist([Of || {_, #{<<"versions">> := #{<<"otp">> := Of}}} <- Shown], 1)]].
 
 from(Names) -> ["From ", lists:join(", ", [dated(Name, beamway_bench_published:shown(Name)) || Name <- unique(Names)]), ".\n"].

@@ -191,7 +191,7 @@ php(Cores) ->
 
 %% ---- load
 
-%% A run with errors does not produce a rate.
+%% No rate is recorded for a run with errors.
 load(Load, Name, Port, Settings, Figures) ->
     Before = beamway_bench_http_servers:cpu_us(Port),
     case offer(Load, Name, Port, Settings) of

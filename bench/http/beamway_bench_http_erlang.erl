@@ -14,7 +14,7 @@
 -define(HELLO, <<"hello world\n">>).
 %% The response to the key in RFC 6455's example, which http_load.c sends.
 -define(ACCEPT, <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">>).
-%% Larger than an upload.
+%% The size limit for a request's body, which is larger than any upload here.
 -define(MOST, 2000000).
 
 %% @doc The entry point, which never returns.

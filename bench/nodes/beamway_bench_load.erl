@@ -294,8 +294,9 @@ socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
                         {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).
 
-%% @doc Returns whether the kernel does this for all distribution connections of this node. An MPTCP socket whose peer does not use MPTCP has fallen back
-%% to TCP. With kTLS, the connection belongs to a port, and otherwise to a process of ssl.
+%% @doc Returns whether the kernel handles MPTCP or TLS for all of this node's distribution
+%% connections. An MPTCP socket whose peer does not use MPTCP has fallen back to TCP. With kTLS the
+%% connection belongs to a port, and otherwise to one of ssl's processes.
 -spec kernel_does(mptcp | ktls) -> boolean().
 kernel_does(mptcp) -> lists:all(fun(Port) -> has_mptcp(inet:getopts(Port, [{raw, ?SOL_MPTCP, ?MPTCP_INFO, ?INFO_BYTES}])) end, controllers());
 kernel_does(ktls) -> lists:all(fun is_port/1, controllers()).
@@ -348,7 +349,8 @@ nodes_test_() ->
 load(Kind, Cluster) ->
     #{kind => Kind, callers => 3, targets => beamway_bench_nodes:names(Cluster), bytes => 100}.
 
-%% These nodes use plain TCP, whose connections do not belong to processes of ssl either.
+%% These nodes use plain TCP, so the check for kTLS also succeeds: their connections belong to ports
+%% and not to ssl's processes.
 no_kernel_does_it(Cluster) ->
     ?assertNot(on(Cluster, kernel_does, [mptcp])),
     ?assert(on(Cluster, kernel_does, [ktls])).

@@ -36,8 +36,10 @@ chosen_or_loopback(Text, Names) ->
         {{ok, Chosen}, ok} -> {ok, Chosen, lists:delete(loopback, Chosen)}
     end.
 
-%% The queue holds the data of one round trip, but at least 2 ms of data. Offload is on, as it is between real hosts; without it, handling each
-%% segment separately would cost this machine more CPU time than the nodes use. The long path uses cubic, as most hosts do; loss hardly slows BBR down.
+%% The queue holds the data of one round trip, but at least 2 ms of data. Offload is on, as between
+%% real hosts, because handling each segment separately would cost this machine more CPU time than
+%% the nodes use. The long path uses cubic, as most hosts do, rather than BBR, which loss hardly
+%% slows down.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
 path(path_50ms) -> #{rate_bits => 1000000000, delay_us => 25000, loss => 0.0001, queue_bytes => 6250000, mtu => 1500, offload => 1, seed => 1, congestion => cubic};

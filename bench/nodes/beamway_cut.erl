@@ -10,7 +10,8 @@
 -export_type([place/0, rule/0]).
 
 -type place() :: {Space :: string() | here, Chains :: string()}.
-%% A network namespace or this host, with the chain: `FORWARD' on a router or `INPUT' on the host itself. There may be several, separated by spaces.
+%% A network namespace or this host, and the chains for the rules, separated by spaces: `FORWARD' on
+%% a router and `INPUT' on the host itself.
 -type rule() :: string().
 %% A rule in the syntax of iptables, without the leading `-p tcp'.
 

@@ -63,7 +63,8 @@ addressed(#{net := #{spaces := Spaces, addresses := Addresses}, settings := Sett
         [Why | _] -> ok = close(Path), {error, Why}
     end.
 
-%% The congestion control is an attribute of the route, because a namespace may not select one that is not enabled for it.
+%% The congestion control is set on the route rather than in the namespace, which may only select an
+%% algorithm that has been enabled for it.
 commands(Address, Settings) ->
     Network = hd(string:split(Address, ".", trailing)) ++ ".0/30",
     ["address add " ++ Address ++ "/30 dev path0" | ["route replace " ++ Network ++ " dev path0 congctl " ++ atom_to_list(Name) || #{congestion := Name} <- [Settings]]].

@@ -110,7 +110,8 @@ keep_state(none) ->
                            Table = ets:new(?MODULE, [public]),
                            persistent_term:put(?KEY, {counters:new(length(?NAMES), []), Table, rand:bytes(2 * ?LARGEST)}),
                            Owner ! {self(), ready},
-                           %% This receive needs no timeout, because the table must exist as long as the node.
+                           %% This receive needs no timeout, because the table must exist until the
+                           %% node exits.
                            receive never -> ok end
                    end),
     receive {Keeper, ready} -> ok after ?STOP_MS -> error(no_memory) end;
@@ -139,7 +140,7 @@ work(crowd, Other, PaceMs) -> process_flag(trap_exit, true), crowd(Other, PaceMs
 rest(PaceMs) ->
     receive after PaceMs -> ok end.
 
-%% After a connection is lost, retrying without a pause would be useless.
+%% Pauses before trying to reconnect, because an immediate attempt would be useless.
 rest_after_loss() ->
     receive after 20 -> ok end.
 

@@ -146,8 +146,8 @@ found(Kind, Details, #flow{findings = Findings} = Flow) ->
 
 %% ---- last words ----
 
-%% @doc Judges what was received from a process that sent words 1 to K to a process that was linked to it and monitored it, and then exited
-%% with `{last, K}'.
+%% @doc Judges what a watcher received from a process that sent it the words 1 to K and then exited
+%% with `{last, K}'. The watcher was linked to that process and monitored it.
 -spec judge_words(words()) -> [finding()].
 judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nodedown := NodeDown} = Words) ->
     InOrder = Heard =:= lists:seq(1, length(Heard)),

@@ -51,7 +51,8 @@ fallbacks(#{tcp_links := Now}, none) ->
 fallbacks(#{tcp_links := Now}, #{tcp_links := Before}) ->
     [{fell_back, Reason} || Reason <- maps:keys(Now), not is_map_key(Reason, Before)].
 
-%% If a case closes its only connection immediately, it may end before its node has reported the kind of the link.
+%% A case that closes its only connection immediately may end before its node has reported the
+%% link's kind.
 missing(#{word := Word, shm := 0}, #{shm := Before}) when Before > 1, Word =/= not_run, Word =/= died -> [no_shared_memory];
 missing(_Result, _Stored) -> [].
 

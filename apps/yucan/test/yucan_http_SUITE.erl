@@ -192,7 +192,7 @@ no_body_statuses(Config) ->
     [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]],
-    %% This is true whatever a handler returns as the body, over HTTP/1.1 and HTTP/2.
+    %% The body that a handler returns makes no difference, over HTTP/1.1 or HTTP/2.
     File = filename:join(?config(priv_dir, Config), "unseen"),
     ok = file:write_file(File, binary:copy(<<"x">>, 100000)),
     Bodies = #{<<"/file">> => {file, File}, <<"/stream">> => {stream, fun(Write) -> Write(<<"unseen">>) end}},

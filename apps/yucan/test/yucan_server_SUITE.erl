@@ -131,7 +131,7 @@ supervised(_) ->
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
 
-%% The server is stopped by a process other than the one that started it. The latter survives.
+%% The process that started the server survives when another process stops it.
 stopped_by_another(_) ->
     Self = self(),
     {Starter, Monitor} = spawn_monitor(fun() ->

@@ -136,7 +136,8 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% Nor are they run if the directory cannot be entered again: the shell strips this newline. (root may enter all other directories.)
+    %% The modules are not loaded either if the command cannot enter the directory again: the shell
+    %% strips this name's newline. (root may enter all other directories.)
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =

@@ -323,7 +323,8 @@ take_descriptors(Files) ->
         {error, Reason} -> {Reason, Files}
     end.
 
-%% An HTTP/2 client cancels its stream, or closes its connection, while its body arrives or another server is processing the request. No file is left.
+%% No file is left behind if an HTTP/2 client cancels its stream or closes its connection, either
+%% while its body arrives or while another server processes the request.
 given_up(Config) ->
     {ok, Silent} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Silent),

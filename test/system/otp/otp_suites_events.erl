@@ -20,7 +20,8 @@
     started_ms = #{} :: #{atom() => integer()},
     %% True if none of them has run in parallel with another case.
     alone = true :: boolean(),
-    %% The position in the trace of nodes and links at the time when the case began, or when another case last ended.
+    %% The position in the trace of nodes and links when the current case began or, if that is
+    %% later, when another case ended.
     trace = 0 :: non_neg_integer()
 }).
 

@@ -186,7 +186,8 @@ store(Keep, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids, _) ->
         ++ [text(Id, beamway_otp_verdict:describe(Problem))
             || Id <- Ids, Problem <- beamway_otp_verdict:fallbacks(find(Id, Beamway), none)].
 
-%% Returns a problem if the result cannot be stored. The context was taken before the first suite.
+%% Stores the result, whose context was recorded before the first suite. Returns the reasons why it
+%% cannot be stored, if any.
 keep(BeganFile, Folder, Object, Force) ->
     {ok, #{bench := Name} = Context} = beamway_bench_store:begun_in(BeganFile),
     File = filename:join(Folder, <<Name/binary, ".json">>),

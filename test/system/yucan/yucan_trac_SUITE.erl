@@ -58,7 +58,8 @@ contains(Text, Words) ->
     [{Word, true} = {Word, binary:match(Text, Word) =/= nomatch} || Word <- Words],
     ok.
 
-%% Posts a form. Its token must be the same as in the cookie, and the redirect leads to the page that was created.
+%% Posts a form with the token from the cookie, and returns the path of the page that it has
+%% created.
 post(Port, Target, Fields) ->
     {200, Headers, _} = yucan_yaws_client:get(Port, "localhost", "/newticket"),
     Cookies = [hd(binary:split(Value, <<";">>)) || {<<"set-cookie">>, Value} <- Headers],
@@ -81,7 +82,8 @@ serve(Config, Script) ->
                                         yucan_yaws_site:server("localhost", "docroot = www\nappmods = </trac, trac>\narg_rewrite_mod = rewrite_trac\n")],
                                [{"www/robots.txt", ""}]).
 
-%% Changes the module as the example's README explains: with the rewriting module, SCRIPT_NAME is the root.
+%% Changes the module in the way that the example's README describes for the rewriting module:
+%% SCRIPT_NAME becomes the root.
 replaced(Appmod, Script) ->
     lists:foldl(fun({Old, New}, Text) -> string:replace(Text, Old, New) end, Appmod,
                 [{"{\"SCRIPT_NAME\", ?APPMOD}", "{\"SCRIPT_NAME\", \"\"}"}, {"/trac/iriverter", "/opt/trac"},

@@ -108,7 +108,8 @@ connections_test() ->
     In = fun() -> spawn_monitor(fun() -> receive stop -> exit(enter(Table, a, 2)) end end) end,
     Enter = fun() -> {Pid, Monitor} = In(), Pid ! stop, receive {'DOWN', Monitor, process, Pid, Result} -> {Result, Pid} end end,
     [{ok, First}, {ok, _}, {full, Third}] = [Enter() || _ <- [1, 2, 3]],
-    %% Removing a rejected process does not release a connection, and no process's connection is released twice.
+    %% A rejected process had no connection to release, and leaving twice releases a connection only
+    %% once.
     [ok = leave(Table, Pid) || Pid <- [Third, First, First]],
     ?assertMatch([{ok, _}, {full, _}], [Enter() || _ <- [1, 2]]).
 

@@ -10,7 +10,8 @@
 %% The number of entries in each part of the page.
 -define(PIECE, 200).
 
-%% @doc Returns the page for a directory with the decoded `Path', which lists only what the options allow to be served.
+%% @doc Returns the page for the directory at the decoded `Path'. It lists only what the options
+%% allow to be served.
 -spec response(yucan_req:req(), Folder :: binary(), Path :: binary(), Root :: binary(), yucan_file:options()) -> yucan_handler:response().
 response(Req, Folder, Path, Root, Options) ->
     Policy = maps:get(follow_symlinks, Options, inside),

@@ -157,7 +157,8 @@ started(Port, Signaller, Body) ->
         undefined -> {stop, ended}
     end.
 
-%% Of the server's own environment, only the variables that a program needs to find other programs are passed on.
+%% The script does not inherit the server's environment, except for the variables that a program
+%% needs to find other programs.
 environment(Variables) ->
     Given = [{binary_to_list(Name), value(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
     Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
