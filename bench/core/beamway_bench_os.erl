@@ -107,7 +107,8 @@ thread_us(OsPid) ->
 -spec sum_thread_us([OsPid :: pos_integer()]) -> number().
 sum_thread_us(OsPids) -> lists:sum([thread_us(OsPid) || OsPid <- OsPids]).
 
-%% @doc Returns the memory of a process, including its share of shared pages (PSS). The kernel's socket buffers are not included.
+%% @doc Returns a process's memory, including its share of shared pages (PSS) but not the kernel's
+%% socket buffers.
 -spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().
 pss_bytes(OsPid) ->
     {ok, Text} = read(OsPid, "smaps_rollup"),

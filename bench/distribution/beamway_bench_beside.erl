@@ -72,7 +72,8 @@ medium(_Path, _One, _Args, _TimeoutMs) ->
 
 medium_key(What) -> unicode:characters_to_binary([words(loopback), ": message of 100 KB beside 10 MB, ", atom_to_list(What)]).
 
-%% @doc Returns the label of the table row: the percentiles of the calls, their maximum, or the rate of the streams.
+%% @doc Returns the table row's label: the percentiles of the calls, their maximum, or the rate of
+%% the streams.
 -spec key(loopback | beamway_bench_net:name(), p50 | p99 | max | rate) -> beamway_bench_run:key().
 key(Path, rate) -> unicode:characters_to_binary([words(Path), ": messages of 10 MB beside the call"]);
 key(Path, What) -> unicode:characters_to_binary([words(Path), ": call of 64 B beside 10 MB, ", atom_to_list(What)]).

@@ -28,11 +28,11 @@ figures(What, {{Before, From}, Earlier}, {{After, Until}, Later}) when After > B
     [{cpu_key(What), (Later - Earlier) / (After - Before)}, {rate_key(What), (After - Before) * 1.0e6 / (Until - From)}];
 figures(What, _, _) -> error({nothing_done, What}).
 
-%% @doc Returns the key of the CPU time per operation.
+%% @doc Returns the key for the CPU time per operation.
 -spec cpu_key(What :: string()) -> binary().
 cpu_key(What) -> iolist_to_binary([What, ": processor time"]).
 
-%% @doc Returns the key of the operations per second.
+%% @doc Returns the key for the number of operations per second.
 -spec rate_key(What :: string()) -> binary().
 rate_key(What) -> iolist_to_binary([What, ": rate"]).
 

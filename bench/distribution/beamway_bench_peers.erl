@@ -137,7 +137,8 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% Returns the result of the function, its duration in milliseconds, and the CPU time that the node used in the meantime, in microseconds.
+%% Returns the function's result, how long it took in milliseconds, and how much CPU time the node
+%% used in the meantime, in microseconds.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),

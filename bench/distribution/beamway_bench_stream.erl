@@ -57,7 +57,7 @@ figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
 unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
 unit_bytes(Bytes) -> Bytes / 1.0e6.
 
-%% @doc Returns the label of the table row for messages of this size.
+%% @doc Returns the table row's label for messages of this size.
 -spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
 key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench_text:size_words(Bytes)]).
 

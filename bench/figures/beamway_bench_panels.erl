@@ -20,8 +20,8 @@
                      subtitle => [unicode:chardata()],
                      spread => {bars | bands, unicode:chardata()}, %% how intervals are drawn, and their legend
                      y => scale(),
-                     height => pos_integer(),                      %% of a panel
-                     shaded => {To :: number(), unicode:chardata()}}. %% the x axis is shaded from its beginning to this value; the legend of the shading
+                     height => pos_integer(),                      %% a panel's height
+                     shaded => {To :: number(), unicode:chardata()}}. %% how far the x axis is shaded from its beginning, and the shading's legend
 %% The legend has an entry for each line of a panel.
 
 -define(WIDTH, 830).

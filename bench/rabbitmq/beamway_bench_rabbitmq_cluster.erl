@@ -271,7 +271,7 @@ await_until(Holds, Deadline, Reason) ->
         {false, false} -> receive after 200 -> await_until(Holds, Deadline, Reason) end
     end.
 
-%% Runs a program on the host of this node, with the node's environment.
+%% Runs a program on this node's host, with the node's environment.
 run(N, Program, Args, Cluster, TimeoutMs) ->
     Set = [case Value of
                false -> ["-u", Key];

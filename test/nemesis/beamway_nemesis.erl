@@ -29,7 +29,7 @@
 -define(SETTLE_MS, 60000).
 -define(FAULT_MS, 120000).
 -define(RUN_MS, 600000).
-%% The consequences of a fault that ends a connection are checked when this time has passed.
+%% How long after a fault that ends a connection its consequences are checked.
 -define(NOTICE_US, 5500000).
 %% Each pair of nodes pauses between its bursts for about this long, multiplied by the number of
 %% pairs.

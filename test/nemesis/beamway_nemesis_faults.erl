@@ -133,8 +133,8 @@ descriptor_limit(OsPid) ->
 
 %% ---- the clock ----
 
-%% @doc Returns the environment of a node whose clock can be changed through a file. The monotonic clock is not affected, just as when somebody sets a
-%% machine's time.
+%% @doc Returns the environment that lets a file change a node's clock. The monotonic clock is not
+%% affected, just as when somebody sets a machine's time.
 -spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
 environment(ClockFile) ->
     ok = delete_shared_of_dead(),

@@ -115,7 +115,7 @@ counted(Data, #state{counts = Counts} = State) ->
     Class = hd([Limit || Limit <- ?CLASSES, byte_size(Data) =< Limit]),
     State#state{counts = maps:update_with(Class, fun(Count) -> Count + 1 end, 1, Counts)}.
 
-%% The entry of a speaker is {open or cut_off, words, reason by link, reason by monitor, since}.
+%% A speaker's entry is {open or cut_off, words, reason by link, reason by monitor, since}.
 hello(Pid, #state{speakers = Speakers} = State) ->
     true = link(Pid),
     _ = monitor(process, Pid),

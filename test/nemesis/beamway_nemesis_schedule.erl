@@ -39,7 +39,7 @@
 -define(SILENCE_MS, 1500).
 -define(RINGS, [65536, 262144, 4194304]).
 
-%% @doc Returns the net_ticktime of the nodes of every schedule.
+%% @doc Returns the net_ticktime of all nodes, which is the same in every schedule.
 -spec tick_time_s() -> pos_integer().
 tick_time_s() -> ?TICK_TIME_S.
 

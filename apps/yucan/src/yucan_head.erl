@@ -59,7 +59,7 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, 
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = unsaid});
-%% An unknown minor version is treated as the highest one that we know (RFC 9110, 2.5).
+%% A higher minor version than ours is treated as our highest (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->

@@ -19,7 +19,7 @@
 -type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
     status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer(), id => binary()}.
 
-%% A file, and the format of its lines.
+%% A log file, and the format of its lines.
 -type target() :: file:name_all() | {json, file:name_all()}.
 
 -record(state, {

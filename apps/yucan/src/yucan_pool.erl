@@ -28,7 +28,7 @@
 %% Each process has its own atomic for its state, so the counts are correct however the process exits.
 -define(WAITS, 0).
 -define(SERVES, 1).
-%% The client of this process has not sent a request yet. During a drain, it gets some time to do so.
+%% The process's client has not sent a request yet. During a drain, it gets some time to do so.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
 %% How long a handler that traps exits may take to finish when the server stops.

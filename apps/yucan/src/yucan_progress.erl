@@ -6,7 +6,8 @@
 -export([begin_stream/1, written/0, wrote/1, end_stream/0, keep/1, kept/0, take/0, has_begun/0, has_streamed/0, has_streamed/1]).
 -export_type([outcome/0, stream/0]).
 
-%% The head of a stream if it has not been sent yet, and the number of bytes of the body that have been written.
+%% The stream's head if it has not been sent yet, and the number of bytes of the body that have been
+%% written.
 -define(WRITTEN, '$yucan_written').
 %% The result of a response that was sent in steps.
 -define(ANSWERED, '$yucan_answered').

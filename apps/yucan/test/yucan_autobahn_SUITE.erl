@@ -255,7 +255,7 @@ auto_fragmentation(Config) ->
     Data = binary:copy(<<"*">>, 65536),
     table(Config, [{"10.1.1", [fragments(?TEXT, Data, 1300), goodbye()], [{?TEXT, Data}], 1000}]).
 
-%% ---- 12 and 13: compression, with the offers of the suite
+%% ---- 12 and 13: compression, with the suite's offers
 
 compression(Config) ->
     [begin

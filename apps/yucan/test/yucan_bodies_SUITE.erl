@@ -331,8 +331,8 @@ events_end(_) ->
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
 
-%% Messages that cause no output do not postpone the keep-alive comment. Otherwise a proxy would close the connection, or a disconnected client would
-%% go unnoticed.
+%% Messages that cause no output do not postpone the keep-alive comment, because otherwise a proxy
+%% would close the connection, or a disconnected client would go unnoticed.
 events_alive(_) ->
     Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
     Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),

@@ -18,7 +18,8 @@ init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-%% Reads the whole body, and responds with more data than a window of a few bytes allows, as the cases expect.
+%% Reads the complete body, and responds with more data than a window of a few bytes allows, as the
+%% cases expect.
 handle(Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], binary:copy(<<"x">>, 1000)}.

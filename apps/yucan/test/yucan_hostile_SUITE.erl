@@ -13,8 +13,8 @@
 %% The maximum number of requests that the well-behaved client makes; by then, the limits must have disconnected all other clients. On a busy machine,
 %% each request takes longer.
 -define(ROUNDS, 600).
-%% The maximum size of a process of the server: a body that is read at once, a WebSocket message, or
-%% unread HTTP/2 data, counted twice because it is copied, plus the heap.
+%% The maximum size of one of the server's processes: its heap, and a body that is read at once, a
+%% WebSocket message or unread HTTP/2 data, counted twice because it is copied.
 -define(PROCESS_BYTES, 4000000).
 
 suite() -> [{timetrap, {minutes, 7}}].
@@ -64,7 +64,7 @@ h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
 
 %% None of these clients reads. They notice that the server has closed its side when a write fails,
-%% or from the state of the socket.
+%% or from the socket's state.
 drip(Socket, First, Next, Ms) ->
     ok = gen_tcp:send(Socket, First),
     dripped(Socket, Next, Ms).

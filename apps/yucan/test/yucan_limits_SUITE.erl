@@ -39,8 +39,8 @@ heads(_) ->
     Line = fun(Bytes) -> ["GET /", times(Bytes - 14, <<"a">>), " HTTP/1.1\r\nHost: a\r\n\r\n"] end,
     Header = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
     Headers = fun(Count) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(Count - 1, <<"x: y\r\n">>), "\r\n"] end,
-    %% The head consists of a 16-byte request line, a 9-byte Host header, four more headers of 8,002 bytes each, and one more. The line end of the
-    %% last header does not count.
+    %% The head has a request line of 16 bytes, a Host header of 9, four headers of 8,002 bytes
+    %% each, and one more. The last header's line end does not count.
     Block = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(4, iolist_to_binary(["x:", times(7998, <<"a">>), "\r\n"])), "x:", times(Bytes - 27 - 4 * 8002, <<"a">>), "\r\n\r\n"] end,
     [{Name, Good, 200} = {Name, Good, status(yucan_client:exchange(Port, Make(Good)))}
      || {Name, Make, Good} <- [{line, Line, 8192}, {header, Header, 8192}, {headers, Headers, 100}, {block, Block, 32768}]],

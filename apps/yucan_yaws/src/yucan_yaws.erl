@@ -146,7 +146,8 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
             end
     end.
 
-%% The directory of an alias is treated like another docroot, and a file like a file in a docroot: scripts are run, and their source is never shown.
+%% An alias for a directory is treated like another docroot, and an alias for a file like a file in
+%% a docroot: scripts are run, and their source is never shown.
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->

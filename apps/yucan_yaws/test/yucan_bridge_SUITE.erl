@@ -116,7 +116,8 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% The size of a form that is read as a whole is limited to 16 MB. The server rejects this form because of its Content-Length.
+%% A form that is read completely may have at most 16 MB. The server rejects this one because of its
+%% Content-Length.
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").

@@ -471,7 +471,7 @@ beyond_ascii(Config) ->
     {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/secret/html",
                                               headers => [{"authorization", ["Basic ", base64:encode(<<"zo\x{eb}\x{416}:\x{df}"/utf8>>)]}]}).
 
-%% If a site allows scripts, files that may be the source of a script are not served.
+%% If a site allows scripts, it does not serve files that may be a script's source.
 sources(Config) ->
     Hidden = ["x.phtml", "x.php5", "x.PHP7", "x.pht", "x.phps", "x.phar", "x.inc", "x.pl", "x.php~", "x.php.bak", "x.cgi.old", "x.inc.orig", "x.php.swp", "d/x.phtml"],
     Shown = ["x.txt", "x.inc.txt", "x.bak", "x~", "phtml", "x.php.txt", "x.sh", "x.py", "lib.inc/x.txt"],

@@ -15,7 +15,7 @@
     limits :: #limits{},
     template :: #req{},
     h2 :: yucan_h2_state:state(),
-    %% The part of the preface that has not arrived yet.
+    %% The rest of the preface, which has not arrived yet.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
     %% True if nothing has arrived since the last garbage collection, while the connection waits with open streams.

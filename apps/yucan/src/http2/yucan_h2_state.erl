@@ -25,11 +25,13 @@
     %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
     buffer = <<>> :: binary(),
-    %% The receive window, and how many bytes can be added to it but have not been announced to the client yet.
+    %% The receive window. `credit' is how much it can be enlarged by, which the client has not been
+    %% told yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
-    %% True for a tunnel, which ends when the client closes its side. Other requests continue after that.
+    %% True for a tunnel, which ends when the client closes its side of the stream. An ordinary
+    %% request is still answered after that.
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a request to a FastCGI application, whose response is a source of bytes for {@link yucan_gateway}.
 %%
-%% The process that begins a request is linked to the connection, so both end together. A large body is sent by a
-%% separate process, because the application may answer before it has read the whole body. If the application closes a
-%% pooled connection without a response, an idempotent request does not fail but is repeated on a new connection.
+%% The process that begins a request is linked to the connection, so both end together. A separate
+%% process sends a large body, because the application may answer before it has read everything. If
+%% the application closes a pooled connection without a response, an idempotent request is repeated
+%% on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
@@ -144,7 +145,8 @@ receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     after TimeoutMs -> {timeout, Source}
     end.
 
-%% A pooled connection may be lost because a php-fpm process has sent its last response (pm.max_requests). It then discards further data and exits.
+%% A pooled connection may be lost because the php-fpm process at its other end has reached
+%% pm.max_requests. That process discards further data and exits.
 lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
 lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
     Closed = close(Source),

@@ -2,8 +2,9 @@
 %% @doc Makes this server a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds these callbacks by the
 %% module's name. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files of any size are sent with sendfile. The body of a form is read as a whole and may have at most `body_bytes' (yucan_config). A multipart form
-%% is read part by part with recv_from_socket/3, so an upload can be larger than memory. The functions work only in the process that handles the
+%% Files of any size are sent with sendfile. A form's body is read completely and may have at most
+%% `body_bytes' (yucan_config), but a multipart form is read part by part with recv_from_socket/3,
+%% so an upload can be larger than memory. The functions work only in the process that handles the
 %% request.
 -module(yucan_simple_bridge).
 

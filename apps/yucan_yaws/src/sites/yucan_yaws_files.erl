@@ -108,7 +108,7 @@ copied(Kind) when Kind =:= static; Kind =:= yaws -> Kind;
 copied(_) -> source.
 
 script(yaws, _, _, _, _) -> embedded;
-%% On a site without scripts, these files cannot be the source of a script, so they are ordinary files.
+%% On a site without scripts, these files cannot be a script's source, so they are ordinary files.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->

@@ -43,7 +43,7 @@ install(Name, File, Code) ->
             ok
     end.
 
-%% @doc Stores the function of a server in the process that handles requests to that server.
+%% @doc Stores the server's function in the process that handles requests to that server.
 -spec remember(fun((module()) -> module())) -> ok.
 remember(Own) ->
     _ = put(?MODULE, Own),
