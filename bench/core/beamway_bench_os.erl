@@ -103,7 +103,7 @@ thread_us(OsPid) ->
     {ok, Threads} = file:list_dir(path(OsPid, "task")),
     lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
 
-%% @doc Returns the total CPU time of the threads of several processes, in microseconds.
+%% @doc Returns the total CPU time of several processes' threads, in microseconds.
 -spec sum_thread_us([OsPid :: pos_integer()]) -> number().
 sum_thread_us(OsPids) -> lists:sum([thread_us(OsPid) || OsPid <- OsPids]).
 

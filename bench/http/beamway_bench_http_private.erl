@@ -36,7 +36,7 @@ cost(What, Kind, Count) ->
     ok = Run(Count),
     (processor_ns() - Before) / 1000 / Count.
 
-%% Returns the CPU time of all threads of this VM, in user space and in the kernel.
+%% Returns the CPU time that all threads of this VM have used in user space and in the kernel.
 processor_ns() ->
     lists:sum([list_to_integer(hd(string:lexemes(Text, " "))) || File <- filelib:wildcard("/proc/self/task/*/schedstat"), {ok, Bytes} <- [file:read_file(File)],
                                                                  Text <- [binary_to_list(Bytes)]]).

@@ -98,7 +98,7 @@ pids(Port) ->
 
 %% ---- load
 
-%% Returns the processors for the load generator as a list for taskset, and their number. These are all processors that the servers do not use.
+%% Returns all processors that the servers do not use, as a list for taskset, and their number.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),

@@ -4,7 +4,7 @@
 -module(beamway_bench_cluster).
 
 -export([metrics/0, repeats/1, measure/2]).
-%% Exported because it is spawned as a separate process.
+%% Exported only because it is spawned.
 -export([time_once/2]).
 
 %% The shapes of more than 200 nodes, and the values of alpha to try; the RELEASE report uses 1.0 to 3.0.

@@ -24,7 +24,8 @@ metrics() ->
 cost_key(Name) -> <<"mapping ", Name/binary, ": cost over Scotch's">>.
 time_key(Name) -> <<"mapping ", Name/binary, ": seconds">>.
 
-%% @doc Returns the number of repeats. The number of a repeat is the seed for the graph and the mapping.
+%% @doc Returns the number of repeats. Each repeat's number is the seed for its graph and its
+%% mapping.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 3;
 repeats(quick) -> 1.

@@ -122,7 +122,7 @@ way(First, Names, Count, Way, Seconds) ->
     ok = beamway_bench_text:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
-%% @doc Returns the value of the attribute, which is the node's own clock. Runs on each node.
+%% @doc Returns the attribute's value, which is the node's own clock. Runs on each node.
 -spec clock() -> integer().
 clock() -> erlang:system_time(microsecond).
 
@@ -198,7 +198,7 @@ server(Served) ->
             ?MODULE:server(Served + 1)
     end.
 
-%% @doc Returns the value of the attribute: the number of tasks that are waiting or being served.
+%% @doc Returns the attribute's value: the number of tasks that are waiting or being served.
 -spec queue_length() -> non_neg_integer().
 queue_length() ->
     {message_queue_len, Length} = process_info(whereis(bench_server), message_queue_len),

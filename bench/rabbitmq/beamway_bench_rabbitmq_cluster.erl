@@ -159,7 +159,8 @@ running(N, Cluster) ->
 -spec start_node(1..3, cluster()) -> ok.
 start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
 
-%% @doc Like {@link start_node/2}, but rabbitmqctl gets the environment of `Tools' rather than that of the node.
+%% @doc Like {@link start_node/2}, but rabbitmqctl gets the environment of `Tools' instead of the
+%% node's.
 -spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
 start_node(N, #{name := Name} = Node, Tools) ->
     ok = launch(N, Node),
@@ -259,7 +260,7 @@ request(Method, Request) ->
     {ok, {{_, Status, _}, _, Body}} = Client:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
     {Status, Body}.
 
-%% @doc Waits until the condition is true, or fails with this reason at the timeout.
+%% @doc Waits until the condition is true. Fails with this reason if that takes too long.
 -spec await(fun(() -> boolean()), TimeoutMs :: non_neg_integer(), Reason :: term()) -> ok.
 await(Holds, TimeoutMs, Reason) ->
     await_until(Holds, erlang:monotonic_time(millisecond) + TimeoutMs, Reason).

@@ -185,7 +185,7 @@ text(Chars) -> unicode:characters_to_binary(Chars).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Returns a run of ten minutes with one sample per second; Change modifies the values of node 2.
+%% Returns a ten-minute run with one sample per second. `Change' modifies node 2's values.
 outcome(Change) ->
     Base = maps:from_list([{Key, 1000} || #{key := Key} <- beamway_soak_sample:figures()]),
     Raw = maps:from_list([{Key, 10} || Key <- maps:keys(beamway_soak_sample:rest_limits())]),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Disturbs the nodes of a soak: from time to time, it cuts a connection from one side, or it stops a node for a moment, so that its peers' rings
-%% fill, and then continues it. The disturbances are derived from the seed. The load reconnects on its own, from whichever side is first.
+%% @doc Disturbs a soak's nodes: from time to time, it cuts a connection from one side, or stops a
+%% node for a moment, so that its peers' rings fill, and then lets it continue. The seed determines
+%% the disturbances. The load reconnects on its own, from whichever side is first.
 -module(beamway_soak_trouble).
 
 -export([start/2, stop/1]).

@@ -89,7 +89,7 @@ slopes([{TimeS, Value} | Later]) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Returns samples of twenty minutes, one per second; the noise is always the same.
+%% Returns twenty minutes of samples, one per second, with noise that is the same each time.
 samples(Value) ->
     _ = rand:seed(exsss, 42),
     [{T, Value(T)} || T <- lists:seq(0, 1200)].

@@ -82,8 +82,8 @@ stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
 -spec now_us() -> integer().
 now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
 
-%% @doc Shuts down the TCP socket of the connection to a node, as a broken middlebox would. A ring is not affected. Returns false if there is no
-%% such connection, and `paused' if the link survives.
+%% @doc Shuts down the TCP socket of a node's connection, as a broken middlebox would, but does not
+%% affect a ring. Returns false if there is no such connection, and `paused' if the link survives.
 -spec cut(node()) -> boolean() | paused.
 cut(Node) ->
     Resumes = resuming(Node) =/= [],

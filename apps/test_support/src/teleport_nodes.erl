@@ -90,7 +90,7 @@ second_node(Config) -> element(4, proplists:get_value(pair, Config)).
 -spec kind(list()) -> kind().
 kind(Config) -> proplists:get_value(kind, Config).
 
-%% @doc Runs the body on the first node, with the name of the second node as its argument.
+%% @doc Runs the function on the first node, with the second node's name as its argument.
 -spec on_first(list(), fun((node()) -> term())) -> ok.
 on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 

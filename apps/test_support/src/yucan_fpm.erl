@@ -5,7 +5,7 @@
 
 -export([start/1, stop/1, restart/1, children/0, run/2, end_program/1]).
 
-%% php-fpm must start to listen within this many tenths of a second.
+%% How long php-fpm may take until it listens, in tenths of a second.
 -define(TENTHS, 150).
 
 -define(PROGRAM, "/usr/sbin/php-fpm8.2").

@@ -33,7 +33,8 @@ page("visits", Arg) ->
             {html, integer_to_list(Visits + 1)};
         {error, no_session} -> [yaws_api:set_cookie("sid", yaws_api:new_cookie_session(1), []), {html, "1"}]
     end;
-%% Returns the form's parts, each with its pieces joined, or the atom that says why there is no form.
+%% Returns the form's parts, with the pieces of each part joined, or the atom that says why there is
+%% no form.
 page("upload", #arg{state = State} = Arg) ->
     Before = case State of undefined -> []; _ -> State end,
     case yaws_api:parse_multipart_post(Arg, [binary]) of

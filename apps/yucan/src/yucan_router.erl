@@ -125,7 +125,7 @@ run({middleware, Function, Next}, Req) -> Function(Req, fun(Req1) -> run(Next, R
 decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
 decoded(Other) -> [Other].
 
-%% `Allowed' contains the methods of the routes whose patterns matched but whose methods did not.
+%% `Allowed' has the methods of routes whose pattern matched although their methods did not.
 search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
     case match(Pattern, Segments, #{}) of
         nomatch -> search(Routes, Segments, Req, Allowed);

@@ -108,7 +108,8 @@ pause(Socket, Buffer) ->
 flush({Transport, Raw} = Socket, Buffer) ->
     case Transport:next(Raw, 0) of
         {_, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
-        %% Over TCP, the message that reports that the peer has closed its side arrives only once.
+        %% Over TCP, the message that the peer has closed its side arrives only once, so it is put
+        %% back.
         closed when Transport =:= yucan_tcp -> self() ! {tcp_closed, Raw}, Buffer;
         closed -> flush(Socket, Buffer);
         passive -> flush(Socket, Buffer);

@@ -229,8 +229,9 @@ listed_links(Config) ->
     end,
     [["stays"], [], ["leaves", "up", "etc", "stays"]] = [Links(Path) || Path <- ["/listed/", "/links/", "/any/"]].
 
-%% A file has no validator as long as it may change again within the second of its modification time, so a cache requests it again and gets the
-%% current content. A tag never reveals an inode number.
+%% A file has no validator for as long as it may change again within the second of its modification
+%% time. A cache therefore requests it again and gets the current content. A tag never reveals an
+%% inode number.
 fresh(Config) ->
     File = <<(?config(root, Config))/binary, "/fresh.txt">>,
     ok = file:write_file(File, <<"one">>),
@@ -242,7 +243,8 @@ fresh(Config) ->
     <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
     {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
 
-%% The server sends the first form that the client accepts and that is not older than the file. It does not follow a symbolic link to such a form.
+%% The server sends the first of the file's forms that the client accepts and that is not older than
+%% the file. It does not follow a symbolic link to such a form.
 beside_by_coding(Config) ->
     Root = ?config(root, Config),
     Time = fun(Name, Date) -> ok = file:write_file_info(<<Root/binary, "/", Name/binary>>, #file_info{mtime = {Date, {3, 4, 5}}}, [{time, universal}]) end,

@@ -575,7 +575,8 @@ pings_keep_nothing(_) ->
     unlink(Sender),
     exit(Sender, kill).
 
-%% `idle_ms' starts when the last handler returns, even if that handler continues after its response.
+%% `idle_ms' starts when the last handler returns, even if that handler went on running after its
+%% response.
 idle_behind_answer(_) ->
     Self = self(),
     Works = fun(Req, _) ->

@@ -19,8 +19,9 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small: it has at most 28 modules. The only other modules that it calls are the owner of the file cache, those that identify or limit
-%% clients if the configuration requires it, the process of an HTTP/2 connection, the TLS transport, and the module for `{websocket, ...}'.
+%% The core stays small: it has at most 28 modules. It calls only a few others: the file cache's
+%% owner, the modules that identify or limit clients if the configuration requires it, the process
+%% of an HTTP/2 connection, the TLS transport, and the module for `{websocket, ...}'.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),

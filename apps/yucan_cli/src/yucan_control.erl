@@ -48,7 +48,7 @@ answer(Socket, Answer) ->
         Error -> Error
     end.
 
-%% @doc Sends a command to the daemon of a directory and returns its reply.
+%% @doc Sends a command to the daemon with this directory, and returns its reply.
 -spec ask(Folder :: file:filename(), Word :: iodata()) -> {ok, binary()} | {error, inet:posix() | closed | timeout}.
 ask(Folder, Word) ->
     case gen_tcp:connect({local, file(Folder)}, 0, [binary, {active, false}, {packet, line}], 5000) of

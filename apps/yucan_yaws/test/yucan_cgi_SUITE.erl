@@ -154,8 +154,8 @@ big_answer_to_a_slow_client(Config) ->
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% The server's limit and the size of the pipe bound the data that has been read so far.
-    %% Together they are far smaller than the response.
+    %% Only as much as the server's limit and the pipe allow has been read by now, which is far less
+    %% than the response.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most - Before < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),

@@ -206,7 +206,7 @@ answers_once(Listen) ->
     answers_once(Listen).
 
 %% Each request opens a separate connection and asks the application to close it afterwards. This
-%% application does not close it, so yucan does.
+%% application leaves it open, so yucan closes it.
 fcgi_keep_conn(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),

@@ -90,10 +90,12 @@ suites() ->
                                           mnesia_schema_recovery_test, mnesia_majority_test]]
     ].
 
-%% Suites that are run by other suites in the list. They are looked up by name when one of their cases is repeated.
+%% Suites that run as a part of other suites in the list. They are looked up by name when one of
+%% their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
-%% Describes the suites that mnesia_SUITE would run, each of which is run separately; that suite's own hook starts two more nodes.
+%% Describes one of the suites that mnesia_SUITE would run, each of which is run separately. Their
+%% hook is that of mnesia_SUITE, and it starts two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
 %% Returns the directory of a hook that OTP's suites use in suite/0 but that an OTP installation does not include.

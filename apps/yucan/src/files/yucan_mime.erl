@@ -58,7 +58,7 @@ type(Ending) ->
         <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
 
-%% @doc Returns the type of a file whose name does not determine it: text if its first bytes are UTF-8.
+%% @doc Returns the type of a file whose name does not reveal it: text if its first bytes are UTF-8.
 -spec of_content(binary()) -> binary().
 of_content(Start) ->
     case has_control(Start) of

@@ -10,8 +10,8 @@
 
 -define(KEY, '$yucan_tls_below').
 
-%% @doc Calls a function of ssl that listens or accepts, and gives it this socket. Without a socket, ssl gets an error after it has checked its
-%% options.
+%% @doc Calls an ssl function that listens or accepts, and makes it use this socket. Without a
+%% socket, ssl checks its options and then gets an error.
 -spec with(none | gen_tcp:socket(), fun(() -> Result)) -> Result.
 with(Socket, Function) ->
     _ = put(?KEY, Socket),

@@ -21,7 +21,8 @@ expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 check(Password, Stored) ->
     case parts(Stored) of
         {Salt, Hash} -> crypto:hash_equals(derive(Password, Salt), Hash);
-        %% Plain passwords are compared by their hashes, so that the time does not reveal the length of the secret.
+        %% Plain passwords are compared by their hashes, so that the time does not reveal the
+        %% secret's length.
         error -> crypto:hash_equals(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 

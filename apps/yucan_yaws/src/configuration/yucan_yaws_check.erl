@@ -7,7 +7,8 @@
 
 -export([problems/1]).
 
-%% @doc Returns the problems, each with the line of its server. The module directories must already be in the code path.
+%% @doc Returns the problems, each with its server's line. The module directories must already be in
+%% the code path.
 -spec problems(yucan_yaws_config:conf()) -> [yucan_yaws_config:problem()].
 problems(#{globals := #{ebin_dir := Folders, runmod := Modules}, servers := Servers}) ->
     Whole = [text("ebin_dir = ~ts: ~ts", [Folder, Why]) || {Folder, Why} <- no_folders(Folders)]

@@ -112,7 +112,8 @@ user(Text) ->
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Text is compared with the bytes of a request or added to those of a response, and Yaws modules also get bytes.
+%% Texts are compared with a request's bytes or added to a response's, and Yaws modules also get
+%% bytes.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

@@ -82,8 +82,8 @@ rewritten(_, Req) -> Req.
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc Adds the body to the arg: the whole body or, if it is larger than the server's `partial_post_size', its first part. A part that was read
-%% before the module returned {page, Path} is kept.
+%% @doc Adds the body to the arg, or only the body's first part if it is larger than the server's
+%% `partial_post_size'. A part that was read before the module returned {page, Path} is kept.
 -spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
