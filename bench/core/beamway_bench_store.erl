@@ -44,8 +44,9 @@ begun_in(File) ->
         {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}
     end.
 
-%% @doc Adds the reasons why the measurement that has just ended was disturbed (`noisy'). If the caller has set them, they are kept, because the
-%% caller knows that the result does not depend on other work on the machine.
+%% @doc Adds the reasons why the measurement that has just ended was disturbed (`noisy'). Reasons
+%% that the caller has already set are kept, because the caller knows that the result does not
+%% depend on other work on the machine.
 -spec ended(Object :: map()) -> map().
 ended(#{stolen_ms := StolenMs, measured_at := Start, machine := #{load_average := Load}} = Object) ->
     Noise = beamway_bench_machine:noise(Load) ++ beamway_bench_machine:stolen(Start, StolenMs),

@@ -172,9 +172,10 @@ fastcgi(_, _) -> none.
 
 fastcgi_port(Port) -> Port + 100.
 
-%% php-fpm shares the servers' processors. Each server has its own pool, because one server's keep-alive connections would delay the other servers'
-%% requests. A pool has a process for each connection of the load generator. With fewer processes, nginx would serve the requests that already have a
-%% keep-alive connection and make the others wait for a minute.
+%% php-fpm shares the servers' processors. Each server has its own pool, so that one server's
+%% keep-alive connections do not delay the other servers' requests. A pool has a process for each
+%% connection of the load generator, because with fewer processes nginx would keep serving some
+%% connections and make the others wait for a minute.
 php(Cores) ->
     [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
     Folder = beamway_bench_http_servers:folder(),

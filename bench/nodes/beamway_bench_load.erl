@@ -23,9 +23,9 @@
                   every_us => pos_integer(),
                   %% the default is this module's name
                   name => atom()}.
-%% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets. For `echo', each caller has a process on the first target that returns every
-%% payload, so there is one message in each direction; `traced' adds a teleport trace context to it. `paced' is like `echo', but with all targets in
-%% turn and at a fixed rate. `burn' makes no calls.
+%% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets. For `echo', each caller sends its
+%% payloads to a process on the first target, which returns them; `traced' adds a teleport trace
+%% context, and `paced' uses all targets in turn, at a fixed rate. `burn' makes no calls.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
                     %% the number of messages per acknowledgement, and the largest number of unacknowledged messages

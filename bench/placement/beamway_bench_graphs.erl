@@ -65,9 +65,10 @@ around(V, Rings, Points, Cells, Width) ->
     lists:sort([{squared(Point, element(U, Points)), U} || X <- lists:seq(Column - Rings, Column + Rings), Y <- lists:seq(Row - Rings, Row + Rings),
                                                            U <- maps:get({X, Y}, Cells, []), U =/= V]).
 
-%% Two points are neighbours in a Delaunay triangulation if their Voronoi cells touch. A point's cell starts as the unit square and is cut along the
-%% bisector between the point and each other point. Other points that are more than twice as far away as the cell's furthest corner cannot cut the
-%% cell. Cells that would touch only outside the square do not produce an edge.
+%% Two points are neighbours in a Delaunay triangulation if their Voronoi cells touch. A point's
+%% cell starts as the unit square and is cut along the bisectors between it and the other points,
+%% except those that are more than twice as far away as the cell's furthest corner, which cannot cut
+%% it. Cells that would touch only outside the square do not produce an edge.
 voronoi(V, Points, Cells, Width) -> voronoi(V, 3, Points, Cells, Width).
 
 voronoi(V, Rings, Points, Cells, Width) ->

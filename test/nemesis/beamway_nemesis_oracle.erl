@@ -67,9 +67,10 @@ about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
 
 %% ---- messages from one sender to one receiver ----
 
-%% `last' is the last message. `connection' is what the receiver knows about the connection: `unknown' until it has received a nodeup, because it
-%% may have started to listen in the middle of a connection. `gaps' are numbers that did not arrive in sequence. `head' means that the first
-%% messages of a connection did not arrive, unless the sender updated its label late.
+%% `last' is the last message, and `gaps' are numbers that did not arrive in sequence. `connection'
+%% is what the receiver knows about the connection: `unknown' until its first nodeup, because it may
+%% have started to listen in the middle of a connection. `head' means that a connection's first
+%% messages did not arrive, unless the sender updated its label late.
 -record(flow, {last = none :: none | {pos_integer(), pos_integer()},
                connection = unknown :: unknown | up | down,
                is_fresh = false :: boolean(),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Sourced by tests that are shell functions. They print the totals of what part() has counted.
+# Sourced by tests that are shell functions. They print the totals that part() counts.
 # shellcheck disable=SC2034  # printed by the scripts that source this file
 passed=0 failed=0
 

@@ -74,9 +74,9 @@ until_line(Port, Pattern, SilentMs, Others) ->
     after SilentMs -> error({no_such_line, Pattern, lists:reverse(Others)})
     end.
 
-%% @doc Runs all shell blocks of a page in `docs/guide' in a single bash, in order, in the checkout. Returns the lines that they print,
-%% including the commands. The first command that fails terminates bash, and the caller fails. The script and the log are stored in the
-%% directory.
+%% @doc Runs all shell blocks of a page in `docs/guide' in the checkout, in order and in a single
+%% bash, and returns the lines that they print, including the commands. If a command fails, bash
+%% exits and the caller fails. The script and the log are stored in the directory.
 -spec guide(Page :: string(), Folder :: file:filename(), TimeoutMs :: pos_integer()) -> [string()].
 guide(Page, Folder, TimeoutMs) ->
     {ok, Text} = file:read_file(file("docs/guide/" ++ Page)),

@@ -137,9 +137,10 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     _ = inet:setopts(Socket, [{nopush, false}]),
     Sent.
 
-%% sendfile has no timeout. If the peer accepts nothing for this long, the calling process is killed, which closes the connection. The process could
-%% not time out by itself, because it waits for a message from the driver that never arrives, even if the socket is closed. There is no limit if the
-%% system does not report how much the peer has accepted, as with a unix socket.
+%% sendfile has no timeout of its own: it waits for a message from the driver that never arrives,
+%% even if the socket is closed. So the calling process is killed, which closes the connection, if
+%% the peer accepts nothing for this long. There is no limit if the system does not report how much
+%% the peer has accepted, as with a unix socket.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),

@@ -158,10 +158,11 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection without losing the last response. Closing a socket that has unread bytes resets the
-%% connection, so a client or proxy that is still sending could lose data that it has not read yet (RFC 9112, 9.6).
-%% Therefore this function reads and drops data until the peer closes, for at most `Ms' in total. It gives up after 5 s
-%% of silence or if, after the first 5 s, fewer than `Rate' bytes arrive per second.
+%% @doc Closes the connection without losing the last response. Closing a socket that has unread
+%% bytes resets the connection, so a peer that is still sending could lose data that it has not read
+%% yet (RFC 9112, 9.6). This function therefore reads and drops data until the peer closes, for at
+%% most `Ms' in total. It gives up after 5 s of silence or if, after the first 5 s, fewer than
+%% `Rate' bytes arrive per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

@@ -8,7 +8,8 @@ const path = require("node:path");
 const { chromium } = require("playwright-core");
 
 const [program, url, pictures, victimPid, victim] = process.argv.slice(2);
-// The limits are for an idle machine. They are multiplied if the load is higher than the number of processors.
+// These limits are for an idle machine. They are multiplied if the load exceeds the number of
+// processors.
 const patience = () => Number(process.env.BEAMWAY_TEST_SLOWNESS ?? 1) * Math.max(1, (2 * os.loadavg()[0]) / os.cpus().length);
 const LOADED_MS = 1000;
 const SHOWN_MS = 2000;
@@ -45,9 +46,9 @@ async function quick(browser) {
 async function cluster(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "cluster");
   await page.locator(".node.up").nth(5).waitFor();
-  // To Playwright, a line that is exactly vertical is hidden, because its box has no width.
+  // Playwright considers an exactly vertical line hidden, because its box has no width.
   for (const kind of ["shm", "tcp"]) await page.locator(`.link.${kind}`).first().waitFor({ state: "attached" });
-  // What the captions of the screenshot say.
+  // What the screenshot's captions say.
   await page.locator(".tile").filter({ hasText: "Hosts" }).getByText("2", { exact: true }).waitFor();
   await page.getByText("6 shm, 9 tcp").waitFor();
   await page.waitForTimeout(4000);
@@ -76,7 +77,7 @@ async function cluster(browser) {
   await page.context().close();
 }
 
-// Tests a cluster with more links than the console sends to the page.
+// Tests a cluster that has more links than the console sends to a page.
 async function crowd(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 } }, "pipes");
   const said = await page.evaluate(async () => {
@@ -95,7 +96,8 @@ async function crowd(browser) {
 
 async function topology(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
-  // The first times are those that the suite has passed to the console; the next are measured between the suite's own nodes.
+  // The first times were passed to the console by the suite, and the next ones are measured between
+  // the suite's own nodes.
   await page.getByRole("img", { name: "Heat map of 400 nodes" }).waitFor();
   await page.locator("#measure").click();
   await page.getByRole("progressbar").waitFor();

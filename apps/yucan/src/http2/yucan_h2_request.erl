@@ -17,8 +17,9 @@
 
 -type refusal() :: malformed | {error, Status :: 400..505, Reason :: atom()}.
 
-%% @doc Returns a request. `Fin' means that nothing follows the headers. `malformed' resets the stream, but an error gets a response. A WebSocket (RFC
-%% 8441) becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
+%% @doc Returns a request. `Fin' means that nothing follows the headers. The caller resets the
+%% stream after `malformed', but responds to an error. A WebSocket (RFC 8441) becomes a GET with the
+%% header `upgrade: websocket', which a client cannot send over HTTP/2.
 -spec parse([yucan_hpack:field()], Fin :: boolean(), #limits{}, Template :: #req{}) -> {ok, #req{}} | refusal().
 parse(Fields, Fin, Limits, Template) ->
     case pseudo(Fields, #pseudo{}) of

@@ -11,8 +11,9 @@
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
-%% Matches whole bytes, because matching fields of a few bits takes longer. In the first byte, 128 is Fin, 64, 32 and 16 are the reserved bits, and 8
-%% marks a control frame. In the second byte, 128 is the mask bit.
+%% Matches complete bytes, because matching fields of a few bits takes longer. In the first byte,
+%% 128 is Fin, 64, 32 and 16 are the reserved bits, and 8 marks a control frame. In the second byte,
+%% 128 is the mask bit.
 parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
 %% A client must mask its frames (5.1). Control frames are short, unfragmented and not compressed (5.5).

@@ -29,9 +29,10 @@
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
-%% @doc Returns the options of {@link yucan:start_link/1} for a file. It also adds the file's module directories to the code path and runs its start
-%% modules. If there is a problem, it does neither. If the file refers to something that does not exist, such as a directory or a module, a warning is
-%% logged.
+%% @doc Returns the options of {@link yucan:start_link/1} for a file, adds the file's module
+%% directories to the code path and runs its start modules. If there is a problem, it does none of
+%% this. If the file refers to something that does not exist, such as a directory or a module, a
+%% warning is logged.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
 load(File) ->
     case read(File) of
