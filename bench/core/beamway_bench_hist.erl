@@ -31,7 +31,8 @@ add(Hist, Nanoseconds) ->
 total(Hist) ->
     count(snapshot(Hist)).
 
-%% @doc Returns the current counts. Other processes may continue to count in the meantime; each bucket is read once.
+%% @doc Returns the current counts, reading each bucket once. Other processes may continue to count
+%% in the meantime.
 -spec snapshot(t()) -> counts().
 snapshot(Hist) ->
     [{Bucket, Count} || Bucket <- lists:seq(1, ?BUCKETS),

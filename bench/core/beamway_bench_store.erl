@@ -53,8 +53,8 @@ ended(#{stolen_ms := StolenMs, measured_at := Start, machine := #{load_average :
     maps:merge(#{noisy => [unicode:characters_to_binary(Why) || Why <- Noise]}, maps:remove(stolen_ms, Object));
 ended(Object) -> Object.
 
-%% @doc Stores a result that is meant for the pages. If other work ran on the machine, it is stored only if that is forced; the pages then mark it as
-%% noisy.
+%% @doc Stores a result that is meant for the pages. If other work ran on the machine, this must be
+%% forced, and the pages then mark the result as noisy.
 -spec publish(file:filename(), Object :: map(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
 publish(File, Object, Force) ->
     case ended(Object) of

@@ -53,7 +53,8 @@ bench(Result) ->
         nomatch -> []
     end.
 
-%% @doc Returns the entries of `bench/stale' that the results need today: what the pages must mark as old or must not show.
+%% @doc Returns the entries that `bench/stale' should have today, for the results that the pages
+%% must mark as old or must not show.
 -spec marks() -> [beamway_bench_gate:mark()].
 marks() ->
     [{Name, binary_to_list(Commit), Why}

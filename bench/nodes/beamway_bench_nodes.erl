@@ -166,7 +166,8 @@ await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
             error({node_did_not_start, Name, timeout})
     end.
 
-%% Checks here whether Beamway has been built; if not, the node would fail to boot with an unhelpful message.
+%% Fails here if Beamway has not been built, because otherwise the node would fail to boot with an
+%% unhelpful message.
 check_built(#{link := stock}, _) -> ok;
 check_built(#{}, Root) ->
     Wanted = [filename:join([Root, "apps", "beamway" | Path])

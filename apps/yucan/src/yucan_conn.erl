@@ -155,7 +155,8 @@ spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
     yucan_h2:start(Conn, <<>>, Limits);
 spoken(_, Conn, Limits, Doing) -> first(<<>>, Conn, Limits, Doing).
 
-%% Rejects plain HTTP on a TLS listener: the user has typed http: instead of https:.
+%% Rejects plain HTTP on a TLS listener, which usually means that the user has typed http: instead
+%% of https:.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
 refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
     refused(400, plain_http_on_tls, "This port speaks TLS: the address begins with https:", any, Conn),

@@ -47,8 +47,8 @@ end_per_suite(Config) ->
     ok = beamway_peer:stop_started(),
     ok = file:del_dir_r(proplists:get_value(folder, Config)).
 
-%% Runs in a process that owns the port of the Prometheus server and terminates the server. The process that runs init_per_suite cannot own
-%% the port, because it exits too early.
+%% Owns the Prometheus server's port, and terminates the server. The process that runs
+%% init_per_suite cannot own the port, because it exits too early.
 keep([Program | Arguments], Log) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, stderr_to_stdout, exit_status, binary]),
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
