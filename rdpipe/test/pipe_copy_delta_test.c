@@ -208,7 +208,7 @@ static void an_older_source(void)
     for (int same = 0; same < 2; same++) {
         CHECK_IN(fresh());
         CHECK(run("head -c 1000000 /dev/urandom >from && cp from to"));
-        CHECK(same || run("printf x | dd of=from conv=notrunc bs=1 seek=5 status=none"));
+        CHECK(same || run("printf changed | dd of=from conv=notrunc bs=1 seek=5 status=none"));
         CHECK_EQ(list(&source), 0);
         write_terms(LISTED, none);
         CHECK(have(&target) == 0 && pack(&source) == 0);
@@ -230,7 +230,7 @@ static void an_older_target(void)
     for (int same = 0; same < 2; same++) {
         CHECK_IN(fresh());
         CHECK(run("head -c 1000000 /dev/urandom >from && cp from to"));
-        CHECK(same || run("printf x | dd of=from conv=notrunc bs=1 seek=5 status=none"));
+        CHECK(same || run("printf changed | dd of=from conv=notrunc bs=1 seek=5 status=none"));
         CHECK_EQ(list(&source), 0);
         read_terms(LISTED, terms);
         write_terms(LISTED, none);
