@@ -136,8 +136,7 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% The modules are not loaded either if the command cannot enter the directory again: the shell
-    %% strips this name's newline. (root may enter all other directories.)
+    %% Nor are they loaded if the command cannot enter the directory again, here because the shell strips this name's newline.
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
@@ -601,8 +600,7 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
-    %% If the user has forgotten the daemon's name, the directory is not mistaken for it, and no
-    %% files are left in the directory.
+    %% If the user has forgotten the name, the directory is not mistaken for it, and no files are left in it.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
     %% A query with an unknown name does not leave a directory behind either.
